@@ -201,7 +201,7 @@ class _Plan:
         if wanted:
 
             def why(s: Stencil) -> str | None:
-                return why_no_stencil(s, inside, s.sites[0].eqn.outvars[0] not in others and folds(s))
+                return why_no_stencil(s, inside, s.sites[0].eqn.outvars[0] not in others and folds(s, inside))
 
             found, _ = find_stencils(self.graph, range(len(self.graph.eqns)), wanted, why, self.seen)
             roots = {s.sites[0].eqn.outvars[0] for s in found}

@@ -3,9 +3,9 @@ that are made of them are the same.
 
 A quotient by a constant, or by what many elements share, is a product with its reciprocal; constants that follow each other are
 multiplied, or added, before, where the installed XLA does so; squares and cubes are products; a product with a mask is a choice,
-which does not see what is infinite where the mask is false; a reduction along axes of one number is that number, and what is
-multiplied as matrices with a single number is a product of numbers; what is converted to f32 straight after arithmetic in bf16
-is not rounded between.
+which does not see what is infinite where the mask is false; a fold by a function that has a primitive is that primitive; a
+reduction along axes of one number is that number, and what is multiplied as matrices with a single number is a product of
+numbers; what is converted to f32 straight after arithmetic in bf16 is not rounded between.
 
 What is returned negated, and wanted otherwise too (the gradients of a difference), is made of the result: that is there, however
 dear it was, and XLA removes two negations.
@@ -24,9 +24,11 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from ..primitives.avals import typed
+from ..primitives.ordered.scan_xla import OPERATIONS
 from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation
 from ..tracing.labels import REDUCTIONS
+from .folds import FOLDS, operator_of
 from .graph import Graph, with_equations
 
 _OF_BITS = frozenset(("convert_element_type", "bitcast_convert_type", "reduce_precision", "nextafter"))
@@ -74,6 +76,8 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
         return _unrounded(graph, eqn)
     if name in REDUCTIONS and all(eqn.invars[0].aval.shape[axis] == 1 for axis in eqn.params["axes"]):
         return lambda value: lax.squeeze(value(eqn.invars[0]), eqn.params["axes"])
+    if name in FOLDS:
+        return _known_fold(graph, eqn)
     if (
         name == "dot_general"
         and any(v.aval.ndim == 0 for v in eqn.invars)
@@ -90,6 +94,22 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
         total = _combined(constants, combine)
         return lambda value: (jnp.add if combine is np.add else jnp.multiply)(value(base), total)
     return {"div": _quotient, "mul": _choice}.get(name, lambda *_: None)(graph, eqn)
+
+
+def _known_fold(graph: Graph, eqn: JaxprEqn) -> Rule | None:
+    """A fold by a function that has a primitive of its own, by that."""
+    found, p = operator_of(graph, eqn), eqn.params
+    name = found and found[0]
+    if name is None or name not in OPERATIONS:
+        return None
+    if eqn.primitive.name == "reduce":
+        reduced = getattr(lax, {"add": "reduce_sum", "mul": "reduce_prod"}.get(name, f"reduce_{name}"))
+        return lambda value: reduced(value(eqn.invars[0]), p["dimensions"])
+    if name not in ("add", "max", "min"):
+        return None
+    windows = (p[k] for k in ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation"))
+    start = np.asarray(graph.before(eqn.invars[1], ("convert_element_type", "copy")).val, eqn.invars[0].aval.dtype)
+    return lambda value: lax.reduce_window(value(eqn.invars[0]), start, getattr(lax, name), *windows)
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from ..tracing.jaxprs import REDUCED_BY, scatters
 from ..tracing.labels import Labels, leading, own_shape
 from ..tracing.parameters import INDEX_MODES
 from .exact_loops import is_exact
+from .folds import operator_of
 from .graph import Graph
 
 MOST_OWN = 128
@@ -85,14 +86,23 @@ def _goes_on(graph: Graph, first: Site, then: Site) -> bool:
 
 def _reduction(op: Any) -> Callable[..., Site | None]:
     def rule(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
-        (x,) = eqn.invars
-        axes, shape = sorted(eqn.params["axes"]), x.aval.shape
-        if not axes or axes != list(range(axes[0], axes[-1] + 1)) or not is_number(x, complex=op is jnp.add):
-            return None
-        loops = axes[-1] + 1
-        return Site(index, eqn, "reduce", op, ((x, leading(loops, len(shape))),), shape[:loops], axes[0], shape[loops:])
+        return _reduced(index, eqn, op, sorted(eqn.params["axes"]))
 
     return rule
+
+
+def _reduced(index: int, eqn: JaxprEqn, op: Any, axes: Sequence[int]) -> Site | None:
+    x, shape = eqn.invars[0], eqn.invars[0].aval.shape
+    if not axes or axes != list(range(axes[0], axes[-1] + 1)) or not is_number(x, complex=op is jnp.add):
+        return None
+    loops = axes[-1] + 1
+    return Site(index, eqn, "reduce", op, ((x, leading(loops, len(shape))),), shape[:loops], axes[0], shape[loops:])
+
+
+def _fold(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
+    """A reduction by any function."""
+    found = operator_of(graph, eqn)
+    return found and _reduced(index, eqn, found[1], sorted(eqn.params["dimensions"]))
 
 
 def _scan(op: Any) -> Callable[..., Site | None]:
@@ -190,6 +200,7 @@ _RULES: dict[str, Callable[..., Site | None]] = {
     "argmax": _reduction(monoids.argmax),
     "argmin": _reduction(monoids.argmin),
     "linear_recurrence": _recurrence,
+    "reduce": _fold,
     **{f"cum{how}": _scan(STEPS[name]) for how, name in (("sum", "add"), ("prod", "mul"), ("max", "max"), ("min", "min"))},
     "cumlogsumexp": _scan(jnp.logaddexp),
     **{name: _scatter(STEPS[how]) for how in ("add", "mul", "min", "max") for name in scatters(how)},

@@ -55,7 +55,7 @@ def folded(
         return None
     reduction, order, reshapes = found
     stencil = Stencil(graph, [Root(graph.producer[v], graph.eqns[graph.producer[v]]) for v in made], (), graph.jaxpr.outvars)
-    if not folds(stencil) or _is_written_anyway(body, stencil):
+    if not folds(stencil, body.inside) or _is_written_anyway(body, stencil):
         return None
     making = jax.make_jaxpr(lambda *xs: stencil.run(xs))(*(v.aval for v in stencil.leaves))
     *before, cells = making.jaxpr.eqns

@@ -12,6 +12,7 @@ import numpy as np
 from ...tracing.jaxprs import IDENTITIES, scatters
 from ...tracing.labels import inner_axes
 from ...tracing.parameters import INDEX_MODES
+from ..folds import operator_of
 from ..sites import extreme
 from .cells import FIXED, MOST_PIECES, Cells, Node, Number, Region, Rule, View, shifted
 
@@ -210,27 +211,37 @@ def _window(name: str) -> Rule:
     """A window's sum, maximum or minimum, cell by cell."""
 
     def rule(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
-        p, x = eqn.params, eqn.invars[0]
-        sizes, dtype = p["window_dimensions"], x.aval.dtype
-        moved = [
-            n != 1 or s != 1 or tuple(pad) != (0, 0) for n, s, pad in zip(sizes, p["window_strides"], p["padding"], strict=True)
-        ]
-        strided = any(n != 1 for n in (*p["window_strides"], *p["base_dilation"]))
-        if strided or math.prod(sizes) > MOST_TAPS or any(m and g == FIXED for m, (g, _) in zip(moved, view, strict=True)):
-            return None
+        dtype = eqn.invars[0].aval.dtype
         if name != "add" and dtype.kind not in "iufV":
             return None
         none = 0 if name == "add" else extreme("least" if name == "max" else "greatest", dtype)
-        outside = c.number(np.asarray(none, dtype))
-        out: Node | None = None
-        for offsets in np.ndindex(*sizes):
-            steps = [o * d - lo for o, d, (lo, _) in zip(offsets, p["window_dilation"], p["padding"], strict=True)]
-            mine = tuple((g, s + o) for (g, s), o in zip(view, steps, strict=True))
-            term = _padded(c, x, mine, region, lambda r: outside)
-            out = term if out is None else c.binary(name, out, term, dtype)
-        return out
+        return _folded(c, eqn, view, region, lambda a, b: c.binary(name, a, b, dtype), c.number(np.asarray(none, dtype)))
 
     return rule
+
+
+def _window_of_any(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
+    """A window folded by any function of two numbers."""
+    if (found := operator_of(c.graph, eqn)) is None:
+        return None
+    start, op = c.value(eqn.invars[1], (), ()), c.named(eqn, found[0] or "fold", found[1], eqn.outvars[0].aval.dtype)
+    return _folded(c, eqn, view, region, lambda a, b: c.apply(op, [a, b]), start)
+
+
+def _folded(c: Cells, eqn: Any, view: View, region: Region, combine: Callable[[Node, Node], Node], outside: Node) -> Node | None:
+    """A window, beyond the array's ends ``outside``."""
+    p, x, out = eqn.params, eqn.invars[0], None
+    sizes = p["window_dimensions"]
+    moved = [n != 1 or s != 1 or tuple(pad) != (0, 0) for n, s, pad in zip(sizes, p["window_strides"], p["padding"], strict=True)]
+    strided = any(n != 1 for n in (*p["window_strides"], *p["base_dilation"]))
+    if strided or math.prod(sizes) > MOST_TAPS or any(m and g == FIXED for m, (g, _) in zip(moved, view, strict=True)):
+        return None
+    for offsets in np.ndindex(*sizes):
+        steps = [o * d - lo for o, d, (lo, _) in zip(offsets, p["window_dilation"], p["padding"], strict=True)]
+        mine = tuple((g, s + o) for (g, s), o in zip(view, steps, strict=True))
+        term = _padded(c, x, mine, region, lambda r: outside)
+        out = term if out is None else combine(out, term)
+    return out
 
 
 def _convolution(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
@@ -279,6 +290,7 @@ RULES: dict[str, Rule] = {
     "expand_dims": _reshape,
     "iota": _iota,
     "pad": _pad,
+    "reduce_window": _window_of_any,
     "reduce_window_max": _window("max"),
     "reduce_window_min": _window("min"),
     "reduce_window_sum": _window("add"),

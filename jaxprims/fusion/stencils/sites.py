@@ -135,7 +135,7 @@ def _stencils(
             left[index] = str(e)
             todo_more: Iterable[Any] = eqn.invars
         else:
-            todo_more = eqn.invars if eqn.primitive.name == "reshape" else ()
+            todo_more = eqn.invars if eqn.primitive.name == "reshape" else stencil.leaves
             if eqn.primitive.name == "transpose" and stencil.layout.transposed > 1:
                 materialised.update(eqn.invars)  # its result is one array, which XLA transposes
                 todo_more = eqn.invars

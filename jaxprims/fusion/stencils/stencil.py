@@ -66,8 +66,8 @@ class Seen:
 
 
 class Stencil:
-    """Equations of one grid as a kernel. ``leaves``: the variables that it reads; ``taken``: equations in it; ``seen``: what was
-    found of the graph for others."""
+    """Equations of one grid as a kernel. ``leaves``: the variables that it reads; ``taken``: equations in it; ``counts``: how
+    often a cell evaluates each; ``seen``: what was found of the graph for others."""
 
     def __init__(
         self, graph: Graph, roots: Sequence[Root], cut: Collection[Var], written: Collection[Var] = (), seen: Seen | None = None
@@ -86,7 +86,8 @@ class Stencil:
             if again is None:
                 break
             cut |= {again}
-        self.taken = set(cells.counts)
+        self.counts = cells.counts
+        self.taken = set(self.counts)
         self.layout = Layout(self.shape, self.nodes)
         self.leaves = self.layout.variables
 
@@ -171,7 +172,7 @@ class Layout:
     def __init__(self, shape: tuple[int, ...], nodes: Sequence[Node], first: Sequence[Read] = (), keep: Keep | None = None):
         if not shape or not math.prod(shape):
             raise Unclear("there are no cells")
-        self.shape, self.keep = shape, keep or ((0, 0),) * len(shape)
+        self.shape, self.keep, self.results = shape, keep or ((0, 0),) * len(shape), len(nodes)
         every = list(reached([*nodes, *first], _parts))
         self.axes = {n: self._axes(n) for n in every if isinstance(n, Read)}
         last = len(shape) - 1
@@ -203,6 +204,11 @@ class Layout:
         self.variables = list(dict.fromkeys([*(s.var for s in self.sources), *self.captured]))
         if axes_of(v.aval for v in self.variables):
             raise Unclear("inside shard_map")
+
+    @property
+    def innermost(self) -> int:
+        """The axis along which rows go."""
+        return len(self.shape) - 1 - self.lanes
 
     @property
     def modes(self) -> list[str]:
@@ -280,7 +286,7 @@ class Layout:
         axes, shifts = [], []
         where = {a.along: (k, a) for k, a in enumerate(self.axes[r]) if a.along != FIXED}
         for g, n in enumerate(self.shape):
-            row = g == len(self.shape) - 1 - self.lanes
+            row = g == self.innermost
             if g not in where:  # along rows, vectors read cells side by side: one cell for all would be read lane by lane
                 axes.append(SourceAxis(-1, n, NOTHING) if row else SourceAxis(-1, 1, BROADCAST))
                 shifts.append(0)

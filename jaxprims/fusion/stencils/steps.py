@@ -17,7 +17,7 @@ from ..graph import Graph, flat_graph
 from .cells import Axis, Cells, Node, Read, Split, Unclear
 from .dear import dear
 from .moves import RULES
-from .pays import FEWEST_AT_ROWS_ENDS, FEWEST_CELLS, are_ends_of_short_rows, are_short_rows
+from .pays import FEWEST_CELLS, why_no_steps
 from .stencil import BROADCAST, Keep, Layout
 
 
@@ -78,11 +78,8 @@ class _Loop:
         self.keep, self.nodes = _kept(nodes, own)
         first = [r for r in own if isinstance(r, Read)]
         self.layout = Layout(self.shape, self.nodes, first, self.keep)
-        if are_short_rows(self.layout):
-            raise Unclear("short rows")
-        few = math.prod(self.shape) < FEWEST_AT_ROWS_ENDS  # of more, several steps go through memory at once
-        if few and are_ends_of_short_rows(self.layout, graph, cells.counts):
-            raise Unclear("the ends of short rows, which XLA's loops have as well")
+        if why := why_no_steps(graph, cells.counts, self.layout):
+            raise Unclear(why)
         self._check([v for k, v in enumerate(self.carried) if k in self.arrays], changing)
         if any(v in self.inside for v in self.layout.variables if v not in changing):
             raise Unclear("a step needs more than a stencil")
