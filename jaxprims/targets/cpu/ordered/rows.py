@@ -15,7 +15,7 @@ from ..llvm import expr
 from ..llvm.build import I8, I64, NULL, PTR, address, all_pointers, declare, i64, pointer, scaled
 from ..llvm.math import MATH
 from ..llvm.types import alloca, constant
-from ..llvm.vectors import f_of, load_row, store_row
+from ..llvm.vectors import Variable, f_of, load_row, store_row
 
 STARTED, RESTARTED = 1, 2
 """Bits of a kernel's progress (cpu/ordered_kernel.h)."""
@@ -146,6 +146,14 @@ def repeat(b: ir.IRBuilder, condition: Callable[[], ir.Value]) -> Iterator[None]
     yield
     b.branch(head)
     b.position_at_end(after)
+
+
+@contextmanager
+def walk(b: ir.IRBuilder, lo: ir.Value, hi: ir.Value) -> Iterator[Variable]:
+    """``at = lo; while at < hi``: what is inside moves it on."""
+    at = Variable(b, I64, lo)
+    with repeat(b, lambda: b.icmp_signed("<", at.get(), hi)):
+        yield at
 
 
 def is_expensive(program: Program) -> bool:

@@ -58,11 +58,11 @@ class LogSteps(Kernel):
         if self.restarts:
             bits = self._restarts(i, rest)
         local, closed = self._local(values, bits)
-        there = b.or_(self.is_started(), self.counts_prefix())
+        there = b.or_(self.started.get(), self.counts_prefix())
         if len(self.spec.op.body) * self.groups <= self.UNROLLED:
             before = chosen(
                 b,
-                b.and_(self.is_started(), self.elements.whole(rest)),
+                b.and_(self.started.get(), self.elements.whole(rest)),
                 lambda: self._between(local, bits),
                 lambda: self._between_some(local, bits, rest),
                 likely=True,
@@ -155,14 +155,14 @@ class LogSteps(Kernel):
             b.store(to_memory(b, v, t) if t == "b1" else v, p)
         count = b.lshr(b.add(rest, i64(group - 1)), i64(group.bit_length() - 1))
         count = b.select(self.elements.whole(rest), i64(self.groups), count)
-        started = self.is_started()
+        started = self.started.get()
         with b.if_then(b.not_(started)):  # the first group of all starts the aggregate
             total, prefix, found = self._last(i64(0), rest), self.prefix.get(), self._found(i64(0), bits)
             self.aggregate.put(total)
             self._carry_into(i64(0), expr.selected(b, self.counts_prefix(), prefix, total))
             if found is not None:
                 self.restarts_if(found)
-            b.store(ir.Constant(I1, 1), self.started)
+            self.started.put(1)
         with loop(b, b.select(started, i64(0), i64(1)), count) as g:
             self._carry_into(g, self._carry())
             self._take_in(self._last(g, rest), self._found(g, bits))

@@ -17,7 +17,7 @@ from ....specs.stencil import Read, StencilSpec
 from ..llvm import expr
 from ..llvm.build import I32, I64, PTR, address, declare, i64, least, load, loop, pointer, scaled, store
 from ..llvm.types import HALVES, alloca, memory_type, numbers, register_type, splat
-from ..llvm.vectors import MOST_SHUFFLED, load_row, store_row
+from ..llvm.vectors import MOST_SHUFFLED, Variable, load_row, store_row
 from .ahead import AT_ONCE, Ahead
 from .rows import Rows, at_once, rows_of
 from .stages import stages_of
@@ -205,7 +205,7 @@ class _Rows:
             for _ in range(at_once(spec))
         ]
         self.bases = [alloca(b, PTR, max(len(self.kept), 1)) for _ in range(at_once(spec))]
-        self.left = alloca(b, I64)
+        self.left = Variable(b, I64)
 
     def make(self, numbers: Sequence[ir.Value]) -> None:
         b, n = self.b, self.n
@@ -269,11 +269,11 @@ class _Rows:
                 with loop(b, begins, least(b, ends, last), together * width) as j:
                     for v in range(together):
                         cells.make(k, b.add(j, i64(v * width)), width, streaming)
-        b.store(b.sub(end, b.urem(b.sub(end, start), i64(together * width))), self.left)
-        with loop(b, b.load(self.left, typ=I64), b.sub(end, i64(width - 1)), width) as j:
+        self.left.put(b.sub(end, b.urem(b.sub(end, start), i64(together * width))))
+        with loop(b, self.left.get(), b.sub(end, i64(width - 1)), width) as j:
             one(j)
-            b.store(b.add(j, i64(width)), self.left)
-        with b.if_then(b.icmp_signed("<", b.load(self.left, typ=I64), end)):
+            self.left.put(b.add(j, i64(width)))
+        with b.if_then(b.icmp_signed("<", self.left.get(), end)):
             one(b.sub(end, i64(width)))
 
 
