@@ -12,7 +12,7 @@ from ....ir.program import CONTROL, Builder, Program, is_float, itemsize
 from ....ir.trees import trees
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I8, I64, NULL, PTR, address, all_pointers, declare, i64, pointer, scaled
+from ..llvm.build import I8, I64, NULL, PTR, address, all_pointers, declare, i64, i64_at, pointer, scaled
 from ..llvm.math import MATH
 from ..llvm.types import alloca, constant
 from ..llvm.vectors import Variable, f_of, load_row, store_row
@@ -26,7 +26,7 @@ RANGE = ("lo", "hi", "n", "period", "lanes", "lane_lo", "lane_hi", "steps")
 
 def members(b: ir.IRBuilder, range_: ir.Value, *names: str) -> list[ir.Value]:
     """Those of a ScanRange."""
-    return [b.load(b.gep(range_, [i64(RANGE.index(m))], source_etype=I64), typ=I64) for m in names]
+    return [i64_at(b, range_, RANGE.index(m)) for m in names]
 
 
 def part_of(b: ir.IRBuilder, range_: ir.Value) -> tuple[ir.Value, dict[str, ir.Value]]:
