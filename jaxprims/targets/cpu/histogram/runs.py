@@ -8,7 +8,7 @@ from ....ir.program import itemsize
 from ....specs.histogram_layout import slot_offsets
 from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, least, load, load_each, load_slots, loop, scaled, store_each
-from ..llvm.types import alloca, constant, memory_type, splat
+from ..llvm.types import alloca, constant, memory_type, resized, splat
 from ..llvm.vectors import Variable
 from .scalar_phase import ScalarPhase
 from .vector_phase import PREFETCH_AHEAD
@@ -126,7 +126,7 @@ class Update(ScalarPhase):
             for k in (0, self.variant.copies)
         )
         same = b.bitcast(b.icmp_unsigned("==", mine, next_), ir.IntType(width))
-        return b.zext(b.ctpop(same), I32) if width < 32 else b.trunc(b.ctpop(same), I32) if width > 32 else b.ctpop(same)
+        return resized(b, b.ctpop(same), I32)
 
     def _apply_streams(self, g: int, first: ir.Value) -> None:
         """A full chunk, from several places on in turn."""

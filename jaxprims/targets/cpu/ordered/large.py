@@ -16,8 +16,9 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.large import LargeSpec
 from ..llvm import nests
-from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, all_pointers, declare, i64, least, loop, pointer, scaled
-from ..llvm.types import alloca, call, memory_type
+from ..llvm.build import I1, I8, I64, NULL, PTR, address, all_pointers, declare, i64, least, loop, pointer, scaled
+from ..llvm.engine import module_of
+from ..llvm.types import alloca, call, memory_type, resized
 from ..llvm.vectors import Variable
 from .rows import RESTARTED, STARTED, arrays_of, members, starts_anew
 
@@ -29,8 +30,7 @@ def function_names(spec: LargeSpec) -> list[str]:
 
 
 def generate(spec: LargeSpec) -> ir.Module:
-    module = ir.Module(name="large")
-    module.triple = ""
+    module = module_of("large")
     _Large(module, spec).build()
     return module
 
@@ -138,7 +138,7 @@ class _Large:
                 at.append(address(b, p, scaled(b, index, itemsize(a.dtype) * a.slots)))
             else:
                 at.append(alloca(b, memory_type(a.dtype)))
-                b.store(b.trunc(step, I32) if itemsize(a.dtype) == 4 else step, at[-1])
+                b.store(resized(b, step, memory_type(a.dtype)), at[-1])
         if self.element is None or made is None:
             return at
         b.call(self.element, [*made, *at, *(pointer(b, uniforms, k) for k in range(self.first))])

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, NULL, PTR, all_pointers, chosen, declare, i64, least, loop, pointer
-from ..llvm.types import alloca
+from ..llvm.build import I1, I64, NULL, PTR, all_pointers, chosen, declare, i64, least, loop, pointer
+from ..llvm.types import alloca, register_type, resized
 from ..llvm.vectors import Held, Variable
 from .elements import vector_width
 from .reduce_logaddexp import log_sums_at_once, of_ones
@@ -119,10 +118,6 @@ class _Across:
 
     def _memory_step(self, t: ir.Value) -> ir.Value:
         return self.b.sub(self.b.sub(self.n, i64(1)), t) if self.spec.reverse else t
-
-    def _position(self, step: ir.Value, dtype: str) -> ir.Value:
-        """The same in all lanes."""
-        return self.b.trunc(step, I32) if itemsize(dtype) == 4 else step
 
     def _flag(self, t: ir.Value) -> ir.Value:
         return starts_anew(self.b, self.flags, self._memory_step(t))
@@ -230,7 +225,7 @@ class _Across:
         b, step = self.b, self._memory_step(t)
         row = b.add(b.add(self.before, b.mul(step, self.lanes)), self.lane_lo)
         indices = [b.add(row, lane) for lane in lanes]
-        position = lambda dtype: self._position(step, dtype)  # noqa: E731
+        position = lambda dtype: resized(b, step, register_type(dtype))  # noqa: E731  # the same in all lanes
         xs = [element(b, self.spec, self.arrays, self.uniforms, self.width, index, position, rest) for index in indices]
         return indices, xs
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, address, chosen, i64, least, loop, masked_load, side_by_side
-from ..llvm.types import alloca, from_memory, memory_type, numbers, register_type, splat, take, to_memory, vector_of
+from ..llvm.build import I1, I8, I32, address, chosen, i64, least, loop, masked_load, side_by_side
+from ..llvm.types import alloca, from_memory, memory_type, numbers, register_type, resized, splat, take, to_memory, vector_of
 from .elements import Elements, is_taken_apart, vector_width
 from .rows import identity_state
 from .scan_base import Kernel, Values
@@ -179,7 +179,7 @@ class LogSteps(Kernel):
         if bits is None:
             return None
         b = self.b
-        low = self._amount(b.mul(self._place(g, self.groups), i64(self.group)))
+        low = resized(b, b.mul(self._place(g, self.groups), i64(self.group)), self.word)
         mine = b.and_(b.lshr(bits, low), ir.Constant(self.word, (1 << self.group) - 1))
         return b.icmp_unsigned("!=", mine, ir.Constant(self.word, 0))
 
@@ -252,15 +252,14 @@ class LogSteps(Kernel):
             return numbers(I1, map(int, chosen))
         zero = b.lshr(self.progress, i64(62))  # no such bits are in use
         bits = b.or_(zero, i64(sum(1 << k for k, c in enumerate(chosen) if c)))
-        return b.bitcast(bits if group == 64 else b.trunc(bits, ir.IntType(group)), ir.VectorType(I1, group))
+        return b.bitcast(resized(b, bits, ir.IntType(group)), ir.VectorType(I1, group))
 
     def _masks(self, bits: ir.Value) -> list[ir.Value]:
         """A mask for each group."""
         b, group, out = self.b, self.group, []
         for k in range(0, self.width, group):
             mine = b.lshr(bits, ir.Constant(self.word, k)) if k else bits
-            narrow = mine if self.word.width == group else b.trunc(mine, ir.IntType(group))
-            out.append(b.bitcast(narrow, ir.VectorType(I1, group)))
+            out.append(b.bitcast(resized(b, mine, ir.IntType(group)), ir.VectorType(I1, group)))
         return out
 
     def _lanes(self, chosen: Sequence[bool]) -> ir.Constant:
@@ -272,8 +271,7 @@ class LogSteps(Kernel):
         return ir.Constant(self.word, sum(1 << k for k, c in enumerate(chosen) if c))
 
     def _mask(self, bits: ir.Value) -> ir.Value:
-        narrow = bits if self.word.width == self.width else self.b.trunc(bits, ir.IntType(self.width))
-        return self.b.bitcast(narrow, ir.VectorType(I1, self.width))
+        return self.b.bitcast(resized(self.b, bits, ir.IntType(self.width)), ir.VectorType(I1, self.width))
 
     def _shifted(self, bits: ir.Value, d: int) -> ir.Value:
         """Every lane's bit to the lane d places after it."""
@@ -287,8 +285,4 @@ class LogSteps(Kernel):
         p, t = (address(b, self.flags, self.elements.memory_index(i)), ir.VectorType(I8, self.width))
         whole, some = lambda: [b.load(p, typ=t, align=1)], lambda: [masked_load(b, p, t, self.elements.in_memory(rest))]
         (flags,) = self.elements.either(rest, whole, some)
-        found = b.bitcast(b.icmp_unsigned("!=", flags, ir.Constant(t, None)), ir.IntType(self.width))
-        return found if self.word.width == self.width else b.zext(found, self.word)
-
-    def _amount(self, value: ir.Value) -> ir.Value:
-        return value if self.word is I64 or self.word.width == 64 else self.b.trunc(value, self.word)
+        return resized(b, b.bitcast(b.icmp_unsigned("!=", flags, ir.Constant(t, None)), ir.IntType(self.width)), self.word)

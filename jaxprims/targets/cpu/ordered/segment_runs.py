@@ -12,7 +12,7 @@ from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, address, all_pointers, declare, i64, loop, scaled
-from ..llvm.types import call, from_memory, memory_type, numbers, splat, undefined, with_lanes
+from ..llvm.types import call, from_memory, memory_type, numbers, register_type, resized, splat, undefined, with_lanes
 from ..llvm.vectors import Held, Variable, f_of, prefix_mask
 from .elements import vector_width
 from .reduce import Fold, State
@@ -164,7 +164,7 @@ class _Runs(Fold):
         b, spec, width, fills = self.b, self.spec, self.width, self._loops()
 
         def position(dtype: str) -> ir.Value:
-            first = i if itemsize(dtype) == 8 else b.trunc(i, I32)
+            first = resized(b, i, register_type(dtype))
             lanes = b.add(splat(b, first, width), numbers(first.type, range(width)))
             return b.select(prefix_mask(b, rest, width), lanes, splat(b, first, width)) if fills else lanes
 
