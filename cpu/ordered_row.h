@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "numbers.h"
 #include "operand.h"
 #include "ordered_call.h"
 #include "ordered_kernel.h"
@@ -57,7 +58,7 @@ class OrderedRow {
         for (size_t leaf = 0; leaf < init_.size(); ++leaf) {
           const int64_t bytes = shape.parts[leaf].second;
           std::memcpy(state, init_[leaf] + l * bytes, static_cast<size_t>(bytes));
-          state += (bytes + 63) / 64 * 64;
+          state += RoundUp(bytes, 64);
         }
       }
       return true;

@@ -35,6 +35,7 @@
 #include <thread>
 #include <vector>
 
+#include "numbers.h"
 #include "ordered_call.h"
 #include "ordered_kernel.h"
 #include "ordered_row.h"
@@ -59,8 +60,7 @@ inline void StreamFence() {
 inline ScanProblem DescribeScan(const OrderedShape& shape, const OrderedCall& call) {
   ScanProblem p;
   p.n = call.n, p.rows = call.rows(), p.lanes = call.lanes;
-  p.in_bytes = 0;
-  for (const int64_t bytes : shape.array_bytes) p.in_bytes += bytes;
+  p.in_bytes = Sum(shape.array_bytes);
   p.leaf_bytes = shape.leaf_bytes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
   p.across = shape.across, p.work = shape.work, p.large = !shape.parts.empty(), p.map = shape.map;
