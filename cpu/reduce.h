@@ -182,9 +182,7 @@ void RunReduce(Pool& pool, const OrderedShape& shape, const OrderedCall& call, c
                const ReducePlan& plan, const Elements& elements = {}) {
   const int64_t rows = call.rows(), lanes = call.lanes, n = call.n;
   if (rows == 0 || lanes == 0) return;
-  for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
-    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(rows * lanes * shape.leaf_bytes[leaf]));
-  }
+  ExpectLargeResults(shape, call, rows * lanes);
   const ReduceProblem problem = DescribeReduce(shape, call);
   if (plan.periodic) return internal::ReduceShortRows(pool, shape, call, kernel, problem, plan);
 

@@ -266,9 +266,7 @@ void RunScan(Pool& pool, const OrderedShape& shape, const OrderedCall& call, con
              const ScanProblem& problem, const ScanPlan& plan) {
   const int64_t strips = StripsOf(problem, plan), units = problem.rows * strips, blocks = BlocksOf(problem, plan);
   if (units * blocks == 0) return;
-  for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
-    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(problem.rows * call.n * call.lanes * shape.leaf_bytes[leaf]));
-  }
+  ExpectLargeResults(shape, call, problem.rows * call.n * call.lanes);
   const internal::ScanRun run{shape, call, kernel, plan};
   const int64_t state_bytes = StateBytes(shape, plan.strip), worker_bytes = WorkerBytes(problem, plan);
   const int64_t chain_bytes = ChainBytes(problem, plan), chains_bytes = units * chain_bytes;

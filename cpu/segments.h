@@ -368,9 +368,7 @@ template <class Pool>
 void RunSegments(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const Segments& segments,
                  const OrderedKernel& kernel, const SegmentsPlan& plan) {
   if (segments.count == 0 || call.rows() == 0 || call.lanes == 0) return;
-  for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
-    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(call.rows() * segments.count * call.lanes * shape.leaf_bytes[leaf]));
-  }
+  ExpectLargeResults(shape, call, call.rows() * segments.count * call.lanes);
   using internal::IdWalk, internal::OffsetWalk;
   const SegmentsProblem problem = DescribeSegments(shape, call, segments);
   auto run = [&](auto index) {
