@@ -52,10 +52,12 @@ struct XlaPool {
   }
 };
 
-// What a handler is bound to: XLA's pool, operands, results, attributes.
-template <class Attributes>
-auto Bound() {
-  return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs<Attributes>();
+// XLA's handler that calls a function of XLA's pool, operands, results and attributes.
+template <auto kFunction, class Attributes>
+void* HandlerFor() {
+  XLA_FFI_DEFINE_HANDLER(handler, kFunction,
+                         ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs<Attributes>());
+  return reinterpret_cast<void*>(handler);
 }
 
 // run(), and what it throws as an error.

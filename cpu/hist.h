@@ -12,6 +12,7 @@
 
 #include "hist_call.h"
 #include "hist_plan.h"
+#include "numbers.h"
 #include "operand.h"
 #include "work_assist.h"
 #include "workspace.h"
@@ -33,7 +34,7 @@ struct HistKernel {
 inline HistProblem DescribeHist(const HistShape& shape, const HistCall& call) {
   HistProblem p;
   p.elements = call.elements;
-  for (const int64_t size : call.batch) p.batch *= size;
+  p.batch = Product(call.batch);
   p.bin_bytes = p.updates = 0;
   p.work = shape.work;
   p.map = shape.map && call.bins[0] == call.elements;
@@ -133,16 +134,7 @@ class HistMember {
   // The first element whose (sorted) index is not below `bin`.
   int64_t LowerBound(int64_t bin) const {
     const char* data = arrays_[static_cast<size_t>(call_.sorted_array)];
-    int64_t lo = 0, hi = call_.elements;
-    while (lo < hi) {
-      const int64_t mid = lo + (hi - lo) / 2;
-      if (SortedIndex(data, mid) < bin) {
-        lo = mid + 1;
-      } else {
-        hi = mid;
-      }
-    }
-    return lo;
+    return FirstNot(0, call_.elements, [&](int64_t i) { return SortedIndex(data, i) < bin; });
   }
 
   // Where range r of `ranges` starts when each is to have as many elements: an index, between 0 and the number of bins.
@@ -226,7 +218,7 @@ void RunHist(Pool& pool, const HistShape& shape, const HistCall& call, const His
     const auto& only = shape.bins[0];
     const bool in_place = !plan.soa && plan.copies == 1 && shape.bins.size() == 1 && only.in_place && !only.dest &&
                           only.leaf_bytes.size() == 1 && only.leaf_bytes[0] == only.entry_bytes && ranges == 1;
-    WorkAssist(pool, (units + grain - 1) / grain, plan.threads, [&](int64_t task, int worker) {
+    WorkAssist(pool, CeilDiv(units, grain), plan.threads, [&](int64_t task, int worker) {
       internal::HistMember member(shape, call, kernel, plan.soa);
       member.Select(task * grain / ranges);
       if (!plan.soa) member.SelectTable(workspace.data() + worker * table_bytes, plan.copies);

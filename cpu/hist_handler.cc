@@ -30,8 +30,6 @@ ffi::Error Hist(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kHist, Hist, Bound<HistAttributes>());
-
 // Operand: indices [*batch, N] of s32 or s64. Results: order [*batch, N] and offsets [*batch, H + 1], both s32 or both s64.
 ffi::Error Group(ffi::ThreadPool pool, ffi::AnyBuffer indices, ffi::Result<ffi::AnyBuffer> order,
                  ffi::Result<ffi::AnyBuffer> offsets, int64_t devices) {
@@ -77,7 +75,7 @@ XLA_FFI_DEFINE_HANDLER(
 
 }  // namespace
 
-void* HistHandler() { return reinterpret_cast<void*>(kHist); }
+void* HistHandler() { return HandlerFor<Hist, HistAttributes>(); }
 void* GroupHandler() { return reinterpret_cast<void*>(kGroup); }
 
 }  // namespace jaxprims

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <span>
 
+#include "numbers.h"
+
 namespace jaxprims {
 
 struct Machine {
@@ -104,7 +106,7 @@ inline HistPlan MakePlan(const HistProblem& p, const Machine& m) {
         plan.threads == 1 ? 1 : std::clamp<int64_t>(kPartsPerThread * plan.threads / batch, 1, std::max<int64_t>(1, p.bins));
     return plan;
   }
-  const int64_t threads = (plan.threads + batch - 1) / batch;  // on each histogram
+  const int64_t threads = CeilDiv(plan.threads, batch);  // on each histogram
 
   // A processor looks past some ten updates by a cheap operator, rows most easily (one address for many numbers), and starts what
   // the next ones read by itself.

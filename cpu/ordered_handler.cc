@@ -58,14 +58,10 @@ ffi::Error SegmentReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Rem
                  });
 }
 
-XLA_FFI_DEFINE_HANDLER(kScan, Scan, Bound<OrderedAttributes>());
-XLA_FFI_DEFINE_HANDLER(kReduce, Reduce, Bound<OrderedAttributes>());
-XLA_FFI_DEFINE_HANDLER(kSegments, SegmentReduce, Bound<SegmentsAttributes>());
-
 }  // namespace
 
-void* ScanHandler() { return reinterpret_cast<void*>(kScan); }
-void* ReduceHandler() { return reinterpret_cast<void*>(kReduce); }
-void* SegmentsHandler() { return reinterpret_cast<void*>(kSegments); }
+void* ScanHandler() { return HandlerFor<Scan, OrderedAttributes>(); }
+void* ReduceHandler() { return HandlerFor<Reduce, OrderedAttributes>(); }
+void* SegmentsHandler() { return HandlerFor<SegmentReduce, SegmentsAttributes>(); }
 
 }  // namespace jaxprims

@@ -5,9 +5,11 @@
 #include <cstring>
 #include <vector>
 
+#include "numbers.h"
 #include "operand.h"
 #include "ordered_call.h"
 #include "ordered_kernel.h"
+#include "workspace.h"
 
 namespace jaxprims {
 
@@ -22,6 +24,13 @@ std::vector<Worker> WorkersOf(int threads, const Args&... args) {
   workers.reserve(static_cast<size_t>(threads));
   for (int w = 0; w < threads; ++w) workers.emplace_back(args...);
   return workers;
+}
+
+// Huge pages behind results of so many elements.
+inline void ExpectLargeResults(const OrderedShape& shape, const OrderedCall& call, int64_t elements) {
+  for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
+    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(elements * shape.leaf_bytes[leaf]));
+  }
 }
 
 // Pointers of one row of a call (across: of one bundle of rows).
@@ -57,7 +66,7 @@ class OrderedRow {
         for (size_t leaf = 0; leaf < init_.size(); ++leaf) {
           const int64_t bytes = shape.parts[leaf].second;
           std::memcpy(state, init_[leaf] + l * bytes, static_cast<size_t>(bytes));
-          state += (bytes + 63) / 64 * 64;
+          state += RoundUp(bytes, 64);
         }
       }
       return true;

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <numeric>
 #include <vector>
 
+#include "numbers.h"
 #include "ordered_call.h"
 #include "ordered_kernel.h"
 #include "ordered_row.h"
@@ -138,14 +138,14 @@ inline JoinedRows Joined(const OrderedShape& shape, const OrderedCall& call) {
 template <class Pool>
 void ReduceShortRows(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel,
                      const ReduceProblem& problem, const ReducePlan& plan) {
-  const int64_t joined = problem.joined, n = call.n, strips = Parts(call.lanes, plan.strip), pieces = call.rows() * strips;
+  const int64_t joined = problem.joined, n = call.n, strips = CeilDiv(call.lanes, plan.strip), pieces = call.rows() * strips;
   std::vector<int64_t> steps;
   if (plan.spaced) {
     for (const Operand& array : call.arrays) steps.push_back(array.strides[RowsAxis(call)]);
     for (const Operand& uniform : call.uniforms) steps.push_back(uniform.strides[RowsAxis(call)]);
   }
   auto workers = WorkersOf<ReduceWorker>(plan.threads, shape, call);
-  WorkAssist(pool, Parts(pieces, plan.grain), plan.threads, [&](int64_t task, int worker) {
+  WorkAssist(pool, CeilDiv(pieces, plan.grain), plan.threads, [&](int64_t task, int worker) {
     ReduceWorker& me = workers[static_cast<size_t>(worker)];
     const int64_t end = std::min(pieces, (task + 1) * plan.grain);
     for (int64_t piece = task * plan.grain, count = 0; piece < end; piece += count) {
@@ -171,7 +171,7 @@ inline ReduceProblem DescribeReduce(const OrderedShape& shape, const OrderedCall
   p.joined = rows.count, p.spaced = rows.spaced;
   p.lanes = call.lanes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
-  p.state_bytes = std::accumulate(shape.slot_bytes.begin(), shape.slot_bytes.end(), int64_t{0});
+  p.state_bytes = Sum(shape.slot_bytes);
   p.across = shape.across, p.work = shape.work;
   p.init = !call.init.empty(), p.folds_rows = shape.folds_rows;
   return p;
@@ -182,13 +182,11 @@ void RunReduce(Pool& pool, const OrderedShape& shape, const OrderedCall& call, c
                const ReducePlan& plan, const Elements& elements = {}) {
   const int64_t rows = call.rows(), lanes = call.lanes, n = call.n;
   if (rows == 0 || lanes == 0) return;
-  for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
-    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(rows * lanes * shape.leaf_bytes[leaf]));
-  }
+  ExpectLargeResults(shape, call, rows * lanes);
   const ReduceProblem problem = DescribeReduce(shape, call);
   if (plan.periodic) return internal::ReduceShortRows(pool, shape, call, kernel, problem, plan);
 
-  const int64_t blocks = BlocksOf(problem, plan), strips = Parts(lanes, plan.strip);
+  const int64_t blocks = BlocksOf(problem, plan), strips = CeilDiv(lanes, plan.strip);
   const int64_t pieces = rows * blocks * strips, stride = StateBytes(shape, plan.strip);
   const int64_t bytes = WorkerBytes(problem, plan);
   Workspace workspace(static_cast<size_t>(WorkspaceBytes(problem, plan)));
@@ -206,7 +204,7 @@ void RunReduce(Pool& pool, const OrderedShape& shape, const OrderedCall& call, c
   };
 
   // Pieces are numbered as they lie in memory: strip within block within row.
-  WorkAssist(pool, Parts(pieces, plan.grain), plan.threads, [&](int64_t task, int worker) {
+  WorkAssist(pool, CeilDiv(pieces, plan.grain), plan.threads, [&](int64_t task, int worker) {
     internal::ReduceWorker& me = workers[static_cast<size_t>(worker)];
     char* memory = workspace.data() + worker * bytes;
     const int64_t first = task * plan.grain, end = std::min(pieces, first + plan.grain);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "hist_plan.h"
+#include "numbers.h"
 #include "ordered_kernel.h"
 
 namespace jaxprims {
@@ -51,11 +52,9 @@ inline constexpr int64_t kReduceSpaced = 32;           // shortest row of the sp
 inline constexpr int64_t kReduceSteps = 8;             // across, at a time: prefetchers follow so many streams
 inline constexpr int64_t kReduceTogether = 4096;       // elements that stay in the first-level cache
 
-inline int64_t Parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
-
 // Lanes of a strip: all, since whole rows are read fastest, or as many as keep their states in the first-level cache, evenly.
 inline int64_t EvenStrip(int64_t lanes, int64_t state_bytes) {
-  return Parts(Parts(lanes, Parts(lanes * state_bytes, kReduceStrip)), 16) * 16;
+  return RoundUp(CeilDiv(lanes, CeilDiv(lanes * state_bytes, kReduceStrip)), 16);
 }
 
 inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
@@ -73,11 +72,11 @@ inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
   plan.spaced = plan.periodic && p.spaced;
   plan.leaf = plan.block = plan.periodic ? n : p.across ? kReduceLeafAcross : kReduceLeaf;
   if (plan.periodic && !p.across) {
-    plan.grain = std::clamp<int64_t>(kReduceTask / n, 1, Parts(rows, wanted));
+    plan.grain = std::clamp<int64_t>(kReduceTask / n, 1, CeilDiv(rows, wanted));
     return plan;
   }
   plan.strip = plan.periodic ? lanes : EvenStrip(lanes, p.state_bytes);
-  auto tasks = [&] { return rows * Parts(lanes, plan.strip) * Parts(n, plan.block); };
+  auto tasks = [&] { return rows * CeilDiv(lanes, plan.strip) * CeilDiv(n, plan.block); };
   while (tasks() < wanted && plan.strip >= 2 * kReduceStripLeast) plan.strip /= 2;
   plan.strip = std::min(plan.strip, lanes);
   while (plan.block < n && 2 * plan.block * plan.strip * p.slots <= kReduceTask && tasks() >= 2 * wanted) plan.block *= 2;
@@ -92,19 +91,19 @@ inline int64_t FoldLevels(int64_t states) {
 }
 
 // Blocks of a row, one at least.
-inline int64_t BlocksOf(const ReduceProblem& p, const ReducePlan& plan) { return std::max<int64_t>(1, Parts(p.n, plan.block)); }
+inline int64_t BlocksOf(const ReduceProblem& p, const ReducePlan& plan) { return std::max<int64_t>(1, CeilDiv(p.n, plan.block)); }
 
 // Bytes of the memory of a worker: the states of a fold, and init's before it.
 inline int64_t WorkerBytes(const ReduceProblem& p, const ReducePlan& plan) {
   if (plan.periodic) return 0;
-  const int64_t states = std::max(Parts(std::min(p.n, plan.block), plan.leaf), BlocksOf(p, plan));
+  const int64_t states = std::max(CeilDiv(std::min(p.n, plan.block), plan.leaf), BlocksOf(p, plan));
   return (1 + FoldLevels(states)) * StateBytes(p.slots, plan.strip);
 }
 
 // Bytes of workspace that a plan needs: all workers, then the blocks' aggregates where a row has several.
 inline int64_t WorkspaceBytes(const ReduceProblem& p, const ReducePlan& plan) {
   if (p.rows * p.lanes == 0) return 0;
-  const int64_t blocks = plan.periodic ? 1 : BlocksOf(p, plan), strips = Parts(p.lanes, plan.strip);
+  const int64_t blocks = plan.periodic ? 1 : BlocksOf(p, plan), strips = CeilDiv(p.lanes, plan.strip);
   return plan.threads * WorkerBytes(p, plan) + (blocks > 1 ? p.rows * blocks * strips * StateBytes(p.slots, plan.strip) : 0);
 }
 

@@ -35,6 +35,7 @@
 #include <thread>
 #include <vector>
 
+#include "numbers.h"
 #include "ordered_call.h"
 #include "ordered_kernel.h"
 #include "ordered_row.h"
@@ -59,8 +60,7 @@ inline void StreamFence() {
 inline ScanProblem DescribeScan(const OrderedShape& shape, const OrderedCall& call) {
   ScanProblem p;
   p.n = call.n, p.rows = call.rows(), p.lanes = call.lanes;
-  p.in_bytes = 0;
-  for (const int64_t bytes : shape.array_bytes) p.in_bytes += bytes;
+  p.in_bytes = Sum(shape.array_bytes);
   p.leaf_bytes = shape.leaf_bytes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
   p.across = shape.across, p.work = shape.work, p.large = !shape.parts.empty(), p.map = shape.map;
@@ -266,9 +266,7 @@ void RunScan(Pool& pool, const OrderedShape& shape, const OrderedCall& call, con
              const ScanProblem& problem, const ScanPlan& plan) {
   const int64_t strips = StripsOf(problem, plan), units = problem.rows * strips, blocks = BlocksOf(problem, plan);
   if (units * blocks == 0) return;
-  for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
-    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(problem.rows * call.n * call.lanes * shape.leaf_bytes[leaf]));
-  }
+  ExpectLargeResults(shape, call, problem.rows * call.n * call.lanes);
   const internal::ScanRun run{shape, call, kernel, plan};
   const int64_t state_bytes = StateBytes(shape, plan.strip), worker_bytes = WorkerBytes(problem, plan);
   const int64_t chain_bytes = ChainBytes(problem, plan), chains_bytes = units * chain_bytes;

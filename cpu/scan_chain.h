@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "numbers.h"
 #include "scan.h"
 
 namespace jaxprims {
@@ -40,9 +41,7 @@ inline constexpr int64_t kChainBytes = 64 << 10;  // of a thread's buffers: half
 
 // Elements of a block: a function of sizes alone.
 inline int64_t ChainBlock(const ChainCall& call) {
-  int64_t bytes = 0;
-  for (const int64_t b : call.buffers) bytes += b;
-  const int64_t most = std::max<int64_t>(1, kChainBytes / std::max<int64_t>(1, bytes) / kScanStep);
+  const int64_t most = std::max<int64_t>(1, kChainBytes / std::max<int64_t>(1, Sum(call.buffers)) / kScanStep);
   return std::clamp<int64_t>(call.n / (kScanBlocks * kScanStep), 1, most) * kScanStep;
 }
 
@@ -63,7 +62,7 @@ class ChainWorker {
   }
 
   static int64_t BufferBytes(const ChainCall& call, size_t k, int64_t block) {
-    return CeilDiv(call.buffers[k] * block, kCacheLine) * kCacheLine;
+    return RoundUp(call.buffers[k] * block, kCacheLine);
   }
 
   // A member, at the block that begins with element lo: buffers hold nothing before.

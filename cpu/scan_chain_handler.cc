@@ -145,10 +145,8 @@ ffi::Error Chain(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRe
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kChain, Chain, Bound<ChainAttributes>());
-
 }  // namespace
 
-void* ScanChainHandler() { return reinterpret_cast<void*>(kChain); }
+void* ScanChainHandler() { return HandlerFor<Chain, ChainAttributes>(); }
 
 }  // namespace jaxprims

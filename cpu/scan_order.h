@@ -23,6 +23,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "numbers.h"
 #include "scan_plan.h"
 
 namespace jaxprims {

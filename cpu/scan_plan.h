@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hist_plan.h"
+#include "numbers.h"
 #include "ordered_kernel.h"
 
 namespace jaxprims {
@@ -41,11 +42,7 @@ struct ScanProblem {
   bool contiguous = false;  // rows lie one behind the other in every operand, and none starts from an init
   bool aligned = true;      // every result starts at a cache line
 
-  int64_t OutBytes() const {
-    int64_t bytes = 0;
-    for (const int64_t leaf : leaf_bytes) bytes += leaf;
-    return bytes;
-  }
+  int64_t OutBytes() const { return Sum(leaf_bytes); }
 };
 
 struct ScanPlan {
@@ -79,8 +76,6 @@ inline constexpr int64_t kTasksPerThread = 8;      // so that a thread that is s
 
 inline constexpr int64_t kMostForcedThreads = 256;
 
-inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 inline int64_t BlocksOf(const ScanProblem& p, const ScanPlan& plan) { return CeilDiv(p.n, plan.block); }
 
 inline int64_t StripsOf(const ScanProblem& p, const ScanPlan& plan) { return CeilDiv(p.lanes, plan.strip); }
@@ -110,7 +105,7 @@ inline void Distribute(const ScanProblem& p, const Machine& m, int threads, Scan
     const int64_t strips = CeilDiv(plan.threads, std::max<int64_t>(1, p.rows));
     const int64_t parts = plan.threads > 1 && p.lanes >= 2 * strips * kWideStrip ? 2 * strips : strips;
     const int64_t widest = std::max<int64_t>(kStripLanes, kStripBytes / (8 * p.slots) / kStripLanes * kStripLanes);
-    plan.strip = std::min({plan.strip, CeilDiv(CeilDiv(plan.strip, parts), kStripLanes) * kStripLanes, widest});
+    plan.strip = std::min({plan.strip, RoundUp(CeilDiv(plan.strip, parts), kStripLanes), widest});
   }
   const int64_t rows = p.rows * StripsOf(p, plan);
   const bool alone = blocks <= 1 || plan.threads == 1 || rows >= 2 * wanted || rows * blocks >= int64_t{1} << 32;
@@ -118,7 +113,7 @@ inline void Distribute(const ScanProblem& p, const Machine& m, int threads, Scan
   const int64_t elements = std::max<int64_t>(1, p.n * plan.strip);
   const int64_t fit = std::max<int64_t>(1, kScanTaskBytes / (elements * std::max<int64_t>(1, p.in_bytes + p.OutBytes())));
   plan.rows_per_task = std::clamp<int64_t>(CeilDiv(rows, wanted), 1, fit);
-  if (plan.periodic) plan.rows_per_task = CeilDiv(plan.rows_per_task, kCacheLine) * kCacheLine;  // tasks share no cache line
+  if (plan.periodic) plan.rows_per_task = RoundUp(plan.rows_per_task, kCacheLine);  // tasks share no cache line
 }
 
 inline int ScanThreads(const ScanProblem& p, const Machine& m) {

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <limits>
 
+#include "numbers.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -28,7 +30,7 @@ struct RunList {
       : segments(reinterpret_cast<int32_t*>(memory)),
         ends(segments + chunk + kSpare),
         flags(reinterpret_cast<uint8_t*>(ends + chunk + kSpare)) {}
-  static int64_t Bytes(int64_t chunk) { return (9 * (chunk + kSpare) + 63) / 64 * 64; }
+  static int64_t Bytes(int64_t chunk) { return RoundUp(9 * (chunk + kSpare), 64); }
 
   int64_t count = 0;
   int64_t last = 0;             // the last end in the chunk, of whatever run, or 0
@@ -36,20 +38,6 @@ struct RunList {
   int32_t* ends = nullptr;      // by run: its end, counted from the chunk's start
   uint8_t* flags = nullptr;     // by element: does a run start here that did not start the chunk? Where ids are compared
 };
-
-// The first number in [lo, hi) for which `before` is false; it is true for those before, if the input is as promised.
-template <class Before>
-int64_t FirstNot(int64_t lo, int64_t hi, Before before) {
-  while (lo < hi) {
-    const int64_t mid = lo + (hi - lo) / 2;
-    if (before(mid)) {
-      lo = mid + 1;
-    } else {
-      hi = mid;
-    }
-  }
-  return lo;
-}
 
 // A row's segments, and the way through those of one task. Segment s has the elements [offsets[s], offsets[s + 1]).
 template <class Index>

@@ -12,10 +12,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <numeric>
 #include <type_traits>
 #include <vector>
 
+#include "numbers.h"
 #include "reduce.h"
 #include "segment_runs.h"
 #include "segments_plan.h"
@@ -30,7 +30,7 @@ inline SegmentsProblem DescribeSegments(const OrderedShape& shape, const Ordered
   p.lanes = call.lanes;
   p.leaf_bytes = shape.leaf_bytes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
-  p.state_bytes = std::accumulate(shape.slot_bytes.begin(), shape.slot_bytes.end(), int64_t{0});
+  p.state_bytes = Sum(shape.slot_bytes);
   p.across = shape.across, p.work = shape.work;
   return p;
 }
@@ -91,7 +91,7 @@ class SegmentsWorker {
     for (size_t leaf = 0; leaf < buffers_.size(); ++leaf) {
       buffers_[leaf] = memory;
       memory += LeafBytes(shape_->across, *plan_, shape_->leaf_bytes[leaf]);
-      identity_[leaf] = memory - Parts(shape_->leaf_bytes[leaf], 64) * 64;
+      identity_[leaf] = memory - RoundUp(shape_->leaf_bytes[leaf], 64);
     }
   }
 
@@ -159,7 +159,7 @@ class SegmentsWorker {
 
   // Of a leaf's results in a chunk, and its identity behind them.
   static int64_t LeafBytes(bool across, const SegmentsPlan& plan, int64_t size) {
-    return (Parts(across ? 0 : plan.chunk * size, 64) + Parts(size, 64)) * 64;
+    return RoundUp(across ? 0 : plan.chunk * size, 64) + RoundUp(size, 64);
   }
 
   int64_t Lanes() const { return lane_hi_ - lane_lo_; }
@@ -280,7 +280,7 @@ class SegmentsWorker {
 // Bytes of workspace that a plan needs: all workers, then the two states of each task's borders where a member has several tasks.
 inline int64_t WorkspaceBytes(const SegmentsProblem& p, const SegmentsPlan& plan) {
   if (p.segments * p.members * p.lanes == 0) return 0;
-  const int64_t pieces = p.members * plan.tasks * Parts(p.lanes, plan.strip), state = StateBytes(p.slots, plan.strip);
+  const int64_t pieces = p.members * plan.tasks * CeilDiv(p.lanes, plan.strip), state = StateBytes(p.slots, plan.strip);
   return plan.threads * internal::SegmentsWorker::Bytes(p, plan) + (plan.tasks > 1 ? 2 * pieces * state : 0);
 }
 
@@ -290,7 +290,7 @@ template <class Walk, class Pool>
 void RunSegments(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const OrderedKernel& kernel,
                  const SegmentsPlan& plan, const SegmentsProblem& problem) {
   const int64_t segments = problem.segments;
-  const int64_t members = call.rows(), tasks = plan.tasks, strips = Parts(call.lanes, plan.strip);
+  const int64_t members = call.rows(), tasks = plan.tasks, strips = CeilDiv(call.lanes, plan.strip);
   const int64_t pieces = members * tasks * strips, state = StateBytes(shape, plan.strip);
   const int64_t bytes = SegmentsWorker::Bytes(problem, plan);
   Workspace workspace(static_cast<size_t>(WorkspaceBytes(problem, plan)));
@@ -303,7 +303,7 @@ void RunSegments(Pool& pool, const OrderedShape& shape, const OrderedCall& call,
   if (tasks > 1) {
     constexpr int64_t kCutsPerTask = 16;
     const auto all = static_cast<int64_t>(cuts.size());
-    WorkAssist(pool, Parts(all, kCutsPerTask), plan.threads, [&](int64_t task, int worker) {
+    WorkAssist(pool, CeilDiv(all, kCutsPerTask), plan.threads, [&](int64_t task, int worker) {
       SegmentsWorker& me = workers[static_cast<size_t>(worker)];
       for (int64_t c = task * kCutsPerTask; c < std::min(all, (task + 1) * kCutsPerTask); ++c) {
         me.Select(c / (tasks + 1), 0, 1);
@@ -319,7 +319,7 @@ void RunSegments(Pool& pool, const OrderedShape& shape, const OrderedCall& call,
   }
 
   // Pieces are numbered as they lie in memory: strip within task within member.
-  WorkAssist(pool, Parts(pieces, plan.grain), plan.threads, [&](int64_t group, int worker) {
+  WorkAssist(pool, CeilDiv(pieces, plan.grain), plan.threads, [&](int64_t group, int worker) {
     SegmentsWorker& me = workers[static_cast<size_t>(worker)];
     for (int64_t piece = group * plan.grain; piece < std::min(pieces, (group + 1) * plan.grain); ++piece) {
       const int64_t strip = piece % strips, task = piece / strips % tasks, member = piece / strips / tasks;
@@ -368,9 +368,7 @@ template <class Pool>
 void RunSegments(Pool& pool, const OrderedShape& shape, const OrderedCall& call, const Segments& segments,
                  const OrderedKernel& kernel, const SegmentsPlan& plan) {
   if (segments.count == 0 || call.rows() == 0 || call.lanes == 0) return;
-  for (size_t leaf = 0; leaf < call.outs.size(); ++leaf) {
-    ExpectLarge(call.outs[leaf].data, static_cast<size_t>(call.rows() * segments.count * call.lanes * shape.leaf_bytes[leaf]));
-  }
+  ExpectLargeResults(shape, call, call.rows() * segments.count * call.lanes);
   using internal::IdWalk, internal::OffsetWalk;
   const SegmentsProblem problem = DescribeSegments(shape, call, segments);
   auto run = [&](auto index) {

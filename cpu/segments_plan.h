@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "numbers.h"
 #include "reduce_plan.h"
 
 namespace jaxprims {
@@ -55,8 +56,8 @@ inline SegmentsPlan MakeSegmentsPlan(const SegmentsProblem& p, const Machine& m)
   // Few large tasks need few searches for where they start; small calls need enough of them for all cores.
   const int64_t task = total * lanes > 64 * kSegmentsTask ? kSegmentsTask : kSegmentsTaskLeast;
   plan.items = std::max(task / (plan.strip * p.slots), p.across ? kSegmentsRowsLeast : kScanBufferElements);
-  plan.tasks = std::max<int64_t>(1, Parts(total, plan.items));
-  const int64_t pieces = p.members * plan.tasks * Parts(lanes, plan.strip);
+  plan.tasks = std::max<int64_t>(1, CeilDiv(total, plan.items));
+  const int64_t pieces = p.members * plan.tasks * CeilDiv(lanes, plan.strip);
   const int64_t piece = std::max<int64_t>(1, std::min(total, plan.items) * plan.strip * p.slots);
   plan.grain =
       std::clamp<int64_t>(kSegmentsTask / piece, 1, std::max<int64_t>(1, pieces / (kReduceTasksPerThread * plan.threads)));

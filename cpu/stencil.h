@@ -18,6 +18,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "numbers.h"
 #include "stencil_call.h"
 #include "stencil_grid.h"
 #include "stencil_kernel.h"
@@ -32,7 +33,7 @@ template <class Pool>
 void RunStencil(Pool& pool, const StencilShape& shape, const StencilCall& call, const StencilGrid& grid,
                 const StencilProblem& problem, const StencilKernel& kernel, const StencilPlan& plan) {
   const size_t rank = grid.rank;
-  const int64_t passes = (call.steps + plan.depth - 1) / plan.depth, members = problem.members;
+  const int64_t passes = CeilDiv(call.steps, plan.depth), members = problem.members;
   const int64_t grid_bytes = GridBytes(problem, problem.changed);
   const int64_t between = GridsBetween(problem, plan) * grid_bytes;
   const Workspace grids(static_cast<size_t>(between * members));

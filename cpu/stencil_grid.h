@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "numbers.h"
 #include "stencil_call.h"
 #include "stencil_domain.h"
 #include "stencil_plan.h"
@@ -20,7 +21,7 @@ class StencilGrid : public StencilDomain {
     for (size_t a = 0; a < rank; ++a) p.widest.push_back(Domain(0, a).size());
     for (size_t a = 0; a < rank; ++a) p.wraps.push_back(Wraps(a) ? 1 : 0);
     p.halo = halo;
-    for (const int64_t n : call_.batch) p.members *= n;
+    p.members = Product(call_.batch);
     p.steps = call_.steps;
     p.unit = shape_.unit;
     p.array_bytes = shape_.array_bytes;

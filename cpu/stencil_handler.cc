@@ -26,10 +26,8 @@ ffi::Error Stencil(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remaining
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kStencil, Stencil, Bound<StencilAttributes>());
-
 }  // namespace
 
-void* StencilHandler() { return reinterpret_cast<void*>(kStencil); }
+void* StencilHandler() { return HandlerFor<Stencil, StencilAttributes>(); }
 
 }  // namespace jaxprims

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hist_plan.h"
+#include "numbers.h"
 #include "per_axis.h"
 
 namespace jaxprims {
@@ -34,26 +35,10 @@ struct StencilProblem {
   int64_t width = 1;                             // lanes of a vector
   PerAxis<int64_t> span;                         // from the first to the last cell that f reads, by axis
 
-  int64_t Cells() const {
-    int64_t cells = members;
-    for (const int64_t n : size) cells *= n;
-    return cells;
-  }
-  int64_t ChangedBytes() const {  // of a cell
-    int64_t bytes = 0;
-    for (int64_t k = 0; k < changed; ++k) bytes += array_bytes[static_cast<size_t>(k)] * unit;
-    return bytes;
-  }
-  int64_t BytesRead() const {  // of a cell
-    int64_t bytes = 0;
-    for (const int64_t lane : array_bytes) bytes += lane * unit;
-    return bytes;
-  }
-  int64_t BytesWritten() const {
-    int64_t bytes = 0;
-    for (const int64_t lane : leaf_bytes) bytes += lane * unit;
-    return bytes;
-  }
+  int64_t Cells() const { return members * Product(size); }
+  int64_t ChangedBytes() const { return Sum(std::span(array_bytes).first(static_cast<size_t>(changed))) * unit; }  // of a cell
+  int64_t BytesRead() const { return Sum(array_bytes) * unit; }
+  int64_t BytesWritten() const { return Sum(leaf_bytes) * unit; }
   int64_t Bytes() const { return BytesRead() + BytesWritten(); }
   bool operator==(const StencilProblem&) const = default;
 };
@@ -73,7 +58,7 @@ struct StencilPlan {
 // ---------------------------------------------------------------------------------------------------------------------
 
 inline constexpr int64_t kLine = 64, kPage = 4096;
-inline int64_t Lines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+inline int64_t Lines(int64_t bytes) { return RoundUp(bytes, kLine); }
 
 // Cells along an axis that step k of `depth` may compute for a tile.
 inline int64_t Wide(const StencilProblem& p, int64_t tile, int64_t depth, int64_t k, size_t axis) {
@@ -214,7 +199,7 @@ inline double Cost(const StencilProblem& p, const PerAxis<int64_t>& tile, int64_
   const double fresh =
       depth < p.steps ? static_cast<double>(p.ChangedBytes()) * stencil_cost::kFreshByte / static_cast<double>(p.steps) : 0;
   // Of a pass, which waits for part of it alone: the rest is asked for while steps are made.
-  const int64_t passes = (p.steps + depth - 1) / depth;
+  const int64_t passes = CeilDiv(p.steps, depth);
   const double memory = moved * byte * starts * static_cast<double>(passes) / static_cast<double>(p.steps);
   return std::max(step * again, memory) + stencil_cost::kWaits * memory + fresh +
          stencil_cost::kTile / (cells * static_cast<double>(depth));
@@ -258,28 +243,28 @@ inline StencilPlan MakeStencilPlan(const StencilProblem& p, const Machine& machi
   double least = -1;
   bool middle = false;
   for (size_t a = 1; a + 1 < rank; ++a) middle = middle || p.size[a] > 1;
-  for (int64_t passes = p.steps, depth = 1; depth <= kDeepest; depth = (p.steps + passes - 1) / passes) {
+  for (int64_t passes = p.steps, depth = 1; depth <= kDeepest; depth = CeilDiv(p.steps, passes)) {
     for (int64_t inner = p.size.back();; inner = inner > 16384 ? 16384 : inner / 2) {
       for (int64_t mid = middle ? int64_t{1} << 40 : 1;; mid = mid > 64 ? 64 : mid * 3 / 4) {
         StencilPlan plan;
         plan.depth = depth;
         plan.tile = p.size;
-        plan.tile.back() = inner < p.size.back() ? std::min(p.size.back(), (inner + line - 1) / line * line) : inner;
-        int64_t tiles = (p.size.back() + plan.tile.back() - 1) / plan.tile.back();
+        plan.tile.back() = inner < p.size.back() ? std::min(p.size.back(), RoundUp(inner, line)) : inner;
+        int64_t tiles = CeilDiv(p.size.back(), plan.tile.back());
         for (size_t a = 1; a + 1 < rank; ++a) {
-          const int64_t cuts = (p.size[a] + mid - 1) / mid;
-          plan.tile[a] = (p.size[a] + cuts - 1) / cuts;
-          tiles *= (p.size[a] + plan.tile[a] - 1) / plan.tile[a];
+          const int64_t cuts = CeilDiv(p.size[a], mid);
+          plan.tile[a] = CeilDiv(p.size[a], cuts);
+          tiles *= CeilDiv(p.size[a], plan.tile[a]);
         }
         for (const int64_t each : {kTasks, int64_t{1}}) {
-          const int64_t wanted = tasks_of(each), few = std::max<int64_t>(1, (wanted + p.members - 1) / p.members);
-          const int64_t chunks = std::min(p.size[0], (few + tiles - 1) / tiles);
-          plan.tile[0] = (p.size[0] + chunks - 1) / chunks;
+          const int64_t wanted = tasks_of(each), few = std::max<int64_t>(1, CeilDiv(wanted, p.members));
+          const int64_t chunks = std::min(p.size[0], CeilDiv(few, tiles));
+          plan.tile[0] = CeilDiv(p.size[0], chunks);
           if (MostlyAround(p, plan.tile, depth)) continue;
           // Tiles that are few leave threads without work.
-          const int64_t tasks = p.members * tiles * ((p.size[0] + plan.tile[0] - 1) / plan.tile[0]);
+          const int64_t tasks = p.members * tiles * CeilDiv(p.size[0], plan.tile[0]);
           const int64_t threads = std::min<int64_t>(wanted, machine.threads);
-          const int64_t rounds = (tasks + threads - 1) / threads;
+          const int64_t rounds = CeilDiv(tasks, threads);
           const double share = (static_cast<double>(rounds) + kSlowed) / static_cast<double>(tasks);
           const double meet = threads > 1 ? stencil_cost::kPass * static_cast<double>(passes) : 0;
           const double cost =
@@ -327,16 +312,14 @@ inline const StencilPlan& KeptStencilPlan(const void* kernel, const StencilProbl
 inline int64_t GridBytes(const StencilProblem& p, int64_t arrays) {
   int64_t bytes = 0;
   for (int64_t k = 0; k < arrays; ++k) {
-    int64_t own = p.array_bytes[static_cast<size_t>(k)] * p.unit;
-    for (const int64_t n : p.widest) own *= n;
-    bytes += Lines(own);
+    bytes += Lines(p.array_bytes[static_cast<size_t>(k)] * p.unit * Product(p.widest));
   }
   return bytes;
 }
 
 // Passes alternate between one such grid and the results'; where results have fewer cells, between two such grids.
 inline int64_t GridsBetween(const StencilProblem& p, const StencilPlan& plan) {
-  const int64_t passes = (p.steps + plan.depth - 1) / plan.depth;
+  const int64_t passes = CeilDiv(p.steps, plan.depth);
   return passes <= 1 ? 0 : passes > 2 && p.widest != p.size ? 2 : 1;
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "numbers.h"
 #include "operand.h"
 #include "reduce.h"
 #include "stencil_boundary.h"
@@ -95,7 +96,7 @@ class StencilElements {
             call.window[a].begin + read.offset[a] >= axis.begin() && call.window[a].end + read.offset[a] <= axis.end();
         if (within || !fills[read.array].empty()) continue;
         auto& row = fills[read.array];
-        row.resize(static_cast<size_t>(Parts(std::max(longest, call.unit) * array.bytes / call.unit, 16) * 16));
+        row.resize(static_cast<size_t>(RoundUp(std::max(longest, call.unit) * array.bytes / call.unit, 16)));
         for (size_t i = 0; i < row.size(); i += 16) std::memcpy(row.data() + i, array.fill.data(), 16);
       }
     }

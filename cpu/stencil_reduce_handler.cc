@@ -149,10 +149,8 @@ ffi::Error StencilReduce(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Rem
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kStencilReduce, StencilReduce, Bound<StencilReduceAttributes>());
-
 }  // namespace
 
-void* StencilReduceHandler() { return reinterpret_cast<void*>(kStencilReduce); }
+void* StencilReduceHandler() { return HandlerFor<StencilReduce, StencilReduceAttributes>(); }
 
 }  // namespace jaxprims

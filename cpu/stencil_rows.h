@@ -215,7 +215,8 @@ class StencilRows {
     auto ask = [&](const Cells& cells, const Interval& wide, int64_t bytes, int64_t plane, bool wanted) {
       const Interval there = cells.there[axis_];
       const Interval row{std::max(wide.begin, there.begin), std::min(wide.end, there.end)};
-      const char* const where = wanted && row.size() > 0 ? Begin(cells, plane) : nullptr;
+      auto in_plane = [&](size_t a) { return a == 0 ? plane : at_[a]; };
+      const char* const where = wanted && row.size() > 0 ? RowAt(cells, in_plane) : nullptr;
       AskFor(where == nullptr ? where : where + row.begin * bytes, cells.stride[axis_ - 1], row.size() * bytes, part, ahead);
       ahead += kAheadNumbers;
     };
@@ -231,17 +232,6 @@ class StencilRows {
     }
   }
 
-  // Where cell 0 of the row at at_ is in another plane; null: nowhere.
-  const char* Begin(const Cells& cells, int64_t plane) const {
-    const char* p = cells.origin;
-    for (size_t a = 0; a < axis_; ++a) {
-      const int64_t x = Mapped(cells.boundary[a], a == 0 ? plane : at_[a], cells.there[a].begin, cells.there[a].end);
-      if (x == kFillValue) return nullptr;
-      p += Distance(cells, x, a);
-    }
-    return p;
-  }
-
   // Where the rows are that the row at at_ reads, and what f is told.
   void Bases(const StencilLevel& level) {
     const std::span<const StencilRow> rows = rows_;
@@ -250,7 +240,7 @@ class StencilRows {
     const std::span<int64_t> steps = row_steps_;
     for (size_t r = 0; r < rows.size(); ++r) {
       const Cells& cells = *level.from[rows[r].array];
-      const char* const base = RowAt(cells, rows[r]);
+      const char* const base = RowAt(cells, [&](size_t a) { return at_[a] + rows[r].offset[a]; });
       const bool outside = base == nullptr;
       bases[r] = outside ? cells.fill : base;
       filled[r] = outside ? 1 : 0;
@@ -292,11 +282,12 @@ class StencilRows {
     }
   }
 
-  // Where cell 0 of a row would be; null: all of it is the fill value.
-  const char* RowAt(const Cells& cells, const StencilRow& row) const {
+  // Where cell 0 of the row at at(axis) would be; null: all of it is the fill value.
+  template <class At>
+  const char* RowAt(const Cells& cells, At at) const {
     const char* p = cells.origin;
     for (size_t a = 0; a < axis_; ++a) {
-      const int64_t x = Mapped(cells.boundary[a], at_[a] + row.offset[a], cells.there[a].begin, cells.there[a].end);
+      const int64_t x = Mapped(cells.boundary[a], at(a), cells.there[a].begin, cells.there[a].end);
       if (x == kFillValue) return nullptr;
       p += Distance(cells, x, a);
     }

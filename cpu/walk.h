@@ -12,6 +12,7 @@
 
 #include "hist.h"
 #include "hist_plan.h"
+#include "numbers.h"
 #include "operand.h"
 #include "walk_call.h"
 #include "work_assist.h"
@@ -73,13 +74,11 @@ void MoveTable(const WalkShape& shape, char* table, char* const* leaves, int64_t
 
 template <class Pool>
 void RunWalk(Pool& pool, const WalkShape& shape, const WalkCall& call, const WalkKernel& kernel, int threads) {
-  int64_t members = 1;
-  for (const int64_t size : call.batch) members *= size;
-  const int64_t tasks = members * call.parts;
+  const int64_t members = Product(call.batch), tasks = members * call.parts;
   if (tasks <= 0) return;
   const auto workers =
       static_cast<int>(std::clamp<int64_t>(std::min<int64_t>(threads, call.n * members / kUpdatesPerThread), 1, tasks));
-  const int64_t bytes = (WalkTableBytes(shape, call.bins, call.copies) + 63) / 64 * 64;
+  const int64_t bytes = RoundUp(WalkTableBytes(shape, call.bins, call.copies), 64);
   Workspace workspace(static_cast<size_t>(bytes * workers));
   WorkAssist(pool, tasks, workers, [&](int64_t task, int worker) {
     const int64_t part = task % call.parts, lo = internal::Part(call.n, call.parts, part),

@@ -88,10 +88,8 @@ ffi::Error Walk(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRet
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kWalk, Walk, Bound<WalkAttributes>());
-
 }  // namespace
 
-void* WalkHandler() { return reinterpret_cast<void*>(kWalk); }
+void* WalkHandler() { return HandlerFor<Walk, WalkAttributes>(); }
 
 }  // namespace jaxprims

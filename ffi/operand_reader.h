@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arena.h"
+#include "numbers.h"
 #include "operand.h"
 #include "signature.h"
 #include "xla/ffi/api/c_api.h"
@@ -25,15 +26,6 @@ using Dims = std::span<const int64_t>;
 inline Dims DimsOf(const ffi::AnyBuffer& buffer) {
   const auto dims = buffer.dimensions();
   return {dims.begin(), dims.size()};
-}
-
-// -1 where it is no int64_t: as many elements as no memory holds, beside an axis of none.
-inline int64_t Product(Dims dims) {
-  int64_t product = 1;
-  for (const int64_t size : dims) {
-    if (__builtin_mul_overflow(product, size, &product)) return -1;
-  }
-  return product;
 }
 
 // A complex number is two scalars.

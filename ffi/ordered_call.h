@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arena.h"
+#include "numbers.h"
 #include "operand.h"
 #include "signature.h"
 
@@ -50,11 +51,7 @@ struct OrderedCall {
   List<Operand> outs{arena.get()};      // by leaf
   bool empty = false;                   // results have no elements: nothing is to be done, nor are other sizes real
 
-  int64_t rows() const {  // or, across, bundles of `lanes` rows
-    int64_t rows = 1;
-    for (const int64_t size : batch) rows *= size;
-    return rows;
-  }
+  int64_t rows() const { return Product(batch); }  // or, across, bundles of `lanes` rows
 };
 
 // Where the segments of a call are; call.flags is the operand: offsets [*batch, count + 1], or ids [*batch, N].

@@ -11,6 +11,7 @@
 
 #include "hist_choice.h"
 #include "launch.h"
+#include "numbers.h"
 #include "shapes.h"
 
 namespace jaxprims::cuda {
@@ -124,8 +125,7 @@ inline Words SampleWords(Words words, const HistProblem& p, const HistPlan& plan
 inline void LaunchHist(Launcher& launcher, const CudaHistShape& shape, const HistCall& call, char* workspace,
                        int64_t workspace_bytes, std::span<const int64_t> forced) {
   const DeviceInfo& device = launcher.device();
-  int64_t members = 1;
-  for (const int64_t size : call.batch) members *= size;
+  const int64_t members = Product(call.batch);
   const HistProblem p = DescribeHist(shape, call.elements, call.bins, members);
   if (members == 0 || std::ranges::all_of(call.bins, [](int64_t bins) { return bins == 0; })) return;
   const Residency residency = {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "host_device.h"
+#include "numbers.h"
 #include "reduce_tiles.h"
 
 namespace jaxprims::cuda {
@@ -24,24 +25,22 @@ struct ReducePlan {
   int64_t width = 1, slices = 1, strips = 1;  // across: lanes of a strip; threads that share such a lane
 };
 
-inline int64_t CountParts(int64_t size, int64_t part) { return (size + part - 1) / part; }
-
 // Lanes side by side are cut into strips: all in one, or evenly, of whole warps.
 inline int64_t StripWidth(int64_t lanes, int64_t most) {
   if (lanes <= 32) return std::max<int64_t>(1, lanes);
-  return CountParts(CountParts(lanes, CountParts(lanes, most)), 32) * 32;
+  return CeilDiv(CeilDiv(lanes, CeilDiv(lanes, most)), 32) * 32;
 }
 
 // Blocks for each of `rows` rows: together as many as are resident at once, or, where that leaves some idle, several turns.
 inline int64_t BlocksOfRow(int64_t rows, int64_t capacity) {
   if (2 * rows <= capacity) return capacity / rows;
-  return rows < 4 * capacity ? CountParts(4 * capacity, rows) : 1;
+  return rows < 4 * capacity ? CeilDiv(4 * capacity, rows) : 1;
 }
 
 inline void ChooseStrips(const ReduceProblem& p, ReducePlan& plan) {
   const int64_t threads = jp::AcrossThreads(p.state_bytes), depth = jp::ColumnDepth(p.state_bytes);
   plan.width = StripWidth(p.lanes, threads / 2);
-  plan.strips = CountParts(p.lanes, plan.width);
+  plan.strips = CeilDiv(p.lanes, plan.width);
   plan.slices = std::max<int64_t>(1, std::min(threads / plan.width, p.n / depth));
 }
 
@@ -63,11 +62,11 @@ inline ReducePlan MakeReducePlan(const ReduceProblem& p, int algorithm, int64_t 
   }
   plan.algorithm = algorithm;
   if (algorithm == jp::kReduceRows) {
-    const int64_t wanted = number > 0 ? number : CountParts(p.n, items);
+    const int64_t wanted = number > 0 ? number : CeilDiv(p.n, items);
     for (plan.group = 1; plan.group < 32 && plan.group < wanted;) plan.group *= 2;
     return plan;
   }
-  most = std::min<int64_t>(CountParts(p.n, tile * jp::kReduceWarps), jp::kPartsOfBlock);
+  most = std::min<int64_t>(CeilDiv(p.n, tile * jp::kReduceWarps), jp::kPartsOfBlock);
   plan.parts = number > 0 ? number : BlocksOfRow(p.rows, p.capacity);
   plan.parts = std::clamp<int64_t>(plan.parts, 1, std::max<int64_t>(1, std::min(most, p.most_parts)));
   return plan;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "launch.h"
+#include "numbers.h"
 #include "ordered_words.h"
 #include "reduce_choice.h"
 #include "shapes.h"
@@ -99,7 +100,7 @@ inline void LaunchReduce(Launcher& launcher, const CudaOrderedShape& shape, cons
   };
 
   if (chosen.algorithm == jp::kReduceRows && !shape.across) {
-    const int64_t warps = CountParts(rows, 32 / chosen.group), blocks = CountParts(warps, jp::kReduceWarps);
+    const int64_t warps = CeilDiv(rows, 32 / chosen.group), blocks = CeilDiv(warps, jp::kReduceWarps);
     const int resident = launcher.Occupancy(kernel.name, kernel.threads, 0) * launcher.device().multiprocessors;
     return launch(kernel.name, kernel.threads, std::min<int64_t>(blocks, std::max(1, resident)), 1, chosen.group);
   }

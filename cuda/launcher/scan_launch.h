@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "launch.h"
+#include "numbers.h"
 #include "ordered_words.h"
 #include "scan_tiles.h"
 #include "shapes.h"
@@ -55,8 +56,6 @@ inline constexpr int64_t kEachMost = 128;               // elements of a row tha
 inline constexpr int64_t kTicketBytes = 256;            // before the records
 inline constexpr int64_t kStripsAlone = 2048;           // so many strips fill a device without chains
 inline constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
-
-inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 inline int WidestElement(const CudaOrderedShape& shape) {
   const auto sum = [](const std::vector<int64_t>& bytes) {
@@ -107,7 +106,7 @@ inline ScanPlan PlanAcross(const CudaOrderedShape& shape, const ScanProblem& p, 
   ScanPlan plan{.kernel = ScanKernel::kAcross};
   plan.width = scan::WidthOf(tile, p.n, p.lanes, scan::WidestElement(shape));
   if (!forced.empty() && forced[0] > 0) plan.width = std::min<int64_t>(forced[0], tile.threads);
-  plan.strips = scan::CeilDiv(p.lanes, plan.width);
+  plan.strips = CeilDiv(p.lanes, plan.width);
   plan.units = p.rows * plan.strips;
   plan.length = tile.threads / plan.width * tile.rounds;
   plan.total = p.n;
@@ -134,7 +133,7 @@ inline ScanPlan PlanAlong(const CudaOrderedShape& shape, const ScanProblem& p, s
     kernel = flat && (whole_rows != 0 || may_chain) ? ScanKernel::kFlat : ScanKernel::kRows;
   } else {
     whole_rows = 0;
-    const bool fills = p.rows == 1 || 4 * p.n >= 3 * scan::CeilDiv(p.n, full) * full;
+    const bool fills = p.rows == 1 || 4 * p.n >= 3 * CeilDiv(p.n, full) * full;
     kernel = flat && !(aligned && fills) ? ScanKernel::kFlat : ScanKernel::kRows;
     if (!may_chain && p.n > full) kernel = ScanKernel::kEach;
   }
@@ -173,7 +172,7 @@ inline Workspace ScanWorkspace(const CudaOrderedShape& shape, int64_t n, int64_t
         const ScanProblem problem{.n = n, .rows = rows, .lanes = lanes, .contiguous = contiguous};
         bytes = std::max(bytes, PlanScan(shape, problem, kNoneWaits).workspace);
       }
-      return scan::CeilDiv(bytes, rows);
+      return CeilDiv(bytes, rows);
     };
     // What has chains has them for any part of the batch, which may be split over devices. So many that none is chained need
     // nothing.
@@ -191,7 +190,7 @@ inline Workspace ScanWorkspace(const CudaOrderedShape& shape, int64_t n, int64_t
   if (lanes < 0 || lanes >= 64 * scan::kStripsAlone) return {};  // many enough, or the scan will do without
   const int64_t width = scan::WidthOf(tile, int64_t{1} << 62, lanes, scan::WidestElement(shape));
   const int64_t length = tile.threads / width * tile.rounds;
-  return {.base = scan::kTicketBytes, .per = scan::CeilDiv(lanes, width) * width * group, .every = jp::kScanGroup * length};
+  return {.base = scan::kTicketBytes, .per = CeilDiv(lanes, width) * width * group, .every = jp::kScanGroup * length};
 }
 
 namespace scan {
@@ -233,7 +232,7 @@ inline void LaunchScan(Launcher& launcher, const CudaOrderedShape& shape, const 
   const Grid grid = [&]() -> Grid {
     if (each) {
       const int64_t most = resident("ScanEach", jp::kEachThreads);
-      return {std::min(scan::CeilDiv(plan.units, jp::kEachThreads), most), jp::kEachThreads};
+      return {std::min(CeilDiv(plan.units, jp::kEachThreads), most), jp::kEachThreads};
     }
     if (shape.across && !plan.chained) return {std::min(plan.units, scan::kMostBlocks), threads};
     return {std::min(plan.units * plan.tiles, resident(plan.name(), threads)), threads};

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "launch.h"
+#include "numbers.h"
 #include "ordered_words.h"
 #include "reduce_choice.h"
 #include "reduce_launch.h"
@@ -41,8 +42,8 @@ inline int64_t MostParts(const CudaOrderedShape& shape, int64_t n, int64_t segme
   const int bytes = static_cast<int>(shape.state_bytes);
   const int64_t most = shape.across ? std::max<int64_t>(1, kMostPartials / std::max<int64_t>(1, lanes)) : kMostParts;
   if (n < 0 || segments < 0) return most;
-  if (shape.across) return std::min(most, CountParts(n + segments, 2 * jp::ColumnDepth(bytes)) + 1);
-  return CountParts(n + segments, std::min<int64_t>(kLeastShare, jp::SegmentsTile(bytes))) + 1;
+  if (shape.across) return std::min(most, CeilDiv(n + segments, 2 * jp::ColumnDepth(bytes)) + 1);
+  return CeilDiv(n + segments, std::min<int64_t>(kLeastShare, jp::SegmentsTile(bytes))) + 1;
 }
 
 // occupancy(kernel, threads, shared): blocks of it that a multiprocessor holds.
@@ -58,7 +59,7 @@ SegmentsPlan PlanSegments(const CudaOrderedShape& shape, const SegmentsProblem& 
     chosen.kernel = "SegmentsAcross";
     chosen.threads = jp::AcrossThreads(bytes);
     chosen.width = StripWidth(p.lanes, chosen.threads / 2);
-    chosen.strips = CountParts(p.lanes, chosen.width);
+    chosen.strips = CeilDiv(p.lanes, chosen.width);
     chosen.slices = std::max<int64_t>(1, std::min(chosen.threads / chosen.width, total / jp::ColumnDepth(bytes)));
     chosen.shared = int64_t{chosen.threads} * jp::PieceBytes(bytes);
     worth = 2 * jp::ColumnDepth(bytes) * chosen.slices;
@@ -74,7 +75,7 @@ SegmentsPlan PlanSegments(const CudaOrderedShape& shape, const SegmentsProblem& 
     worth = jp::SegmentsTile(bytes);
   }
   const int64_t capacity = std::max(1, multiprocessors * occupancy(chosen.kernel, chosen.threads, chosen.shared));
-  const int64_t most = number > 0 ? total : CountParts(total, worth);
+  const int64_t most = number > 0 ? total : CeilDiv(total, worth);
   chosen.parts = number > 0 ? number : BlocksOfRow(p.members * chosen.strips, capacity);
   room = std::min(room, MostParts(shape, p.n, p.segments, p.lanes));
   chosen.parts = std::clamp<int64_t>(chosen.parts, 1, std::max<int64_t>(1, std::min(most, room)));
@@ -115,7 +116,7 @@ inline void LaunchSegments(Launcher& launcher, const CudaOrderedShape& shape, co
     launcher.Launch(kernel, possible, words);
   };
   if (segments.ids && shape.identity) {
-    const int64_t worth = CountParts(segments.count * lanes, 8 * jp::kReduceThreads);
+    const int64_t worth = CeilDiv(segments.count * lanes, 8 * jp::kReduceThreads);
     const int64_t parts = std::clamp<int64_t>(worth, 1, std::max<int64_t>(1, 16 * int64_t{multiprocessors} / members));
     launch("SegmentsIdentity", {members * parts, jp::kReduceThreads}, parts, 1, 1);
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "launch.h"
+#include "numbers.h"
 #include "shapes.h"
 #include "stencil_domain.h"
 #include "stencil_tiles.h"
@@ -43,8 +44,6 @@ struct StencilPlan {
 };
 
 namespace stencil {
-
-inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Of a multiprocessor in a clock: bytes from memory (data sheets), or from L2, where that holds what is read and written; lanes
 // that load or store, lanes that compute.
@@ -202,7 +201,7 @@ inline StencilSizes SizesOf(const CudaStencilShape& shape, const StencilCall& ca
   s.leaves = 0;
   for (const int64_t bytes : shape.leaf_bytes) s.leaves += static_cast<double>(bytes);
   s.tile_bytes = shape.leaf_bytes;
-  for (const int64_t n : call.batch) s.members *= n;
+  s.members = Product(call.batch);
   s.steps = call.steps;
   s.flat = shape.rank == 1;
   s.alike = shape.alike;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "launch.h"
+#include "numbers.h"
 #include "shapes.h"
 #include "stencil_choice.h"
 #include "stencil_domain.h"
@@ -59,11 +60,10 @@ class Passes {
       : shape_(shape), call_(call), grid_(grid), plan_(plan), workspace_(workspace), passes_(CeilDiv(call.steps, plan.depth)) {
     const int64_t grids = passes_ <= 1 ? 0 : passes_ > 2 && grid.Shrinks() ? 2 : 1;
     for (size_t k = 0; grids > 0 && k < grid.changed; ++k) {
-      int64_t bytes = shape.array_bytes[k] * shape.unit;
+      int64_t bytes = shape.array_bytes[k] * shape.unit * Product(call.batch);
       for (size_t a = 0; a < grid.rank; ++a) bytes *= grid.Domain(0, a).size();
-      for (const int64_t n : call.batch) bytes *= n;
       between_.push_back(bytes_);
-      bytes_ += CeilDiv(bytes, 256) * 256;
+      bytes_ += RoundUp(bytes, 256);
     }
     if (grids * bytes_ > workspace_bytes) throw std::invalid_argument("a stencil's workspace is too small");
   }
@@ -130,8 +130,7 @@ class Passes {
     }
     for (const Placed& array : placed) PutAxes(words, array);
     const auto out_stride = StridesOf(rank, shape_.unit, [&](size_t a) { return results[a].size(); });
-    int64_t tiles = 1;
-    for (const int64_t n : call_.batch) tiles *= n;
+    int64_t tiles = Product(call_.batch);
     for (size_t a = 0; a < rank; ++a) {
       const StencilWindow& w = call_.window[a];
       const int64_t unit = Unit(a), size = results[a].size() * unit, count = CeilDiv(size, plan_.tile[a]);

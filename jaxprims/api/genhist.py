@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..arguments.bins import Bins
-from ..arguments.checks import MODES, as_array, check_index, flag, in_mode, sizes_of
+from ..arguments.checks import MODES, flag, in_mode, index_array, sizes_of
 from ..arguments.promises import promised_ascending
 from ..arguments.types import AxisName, Function, Operator, PyTree
 from ..calls.element import ElementFunction
@@ -129,11 +129,7 @@ def reduce_by_index(
     index = tuple(indices) if isinstance(indices, (tuple, list)) and isinstance(num_bins, tuple) else (indices,)
     if len(index) != len(sizes):
         raise ValueError(f"indices: num_bins={num_bins!r} wants {len(sizes)} index arrays, got {len(index)}")
-    index = tuple(as_array(i, "indices") for i in index)
-    for i in index:
-        check_index(i.dtype, "indices")
-        if i.ndim != 1:
-            raise ValueError(f"indices must have shape [N], got {i.shape}")
+    index = tuple(index_array(i, "indices") for i in index)
     if indices_are_sorted and len(index) == 1:
         promised_ascending(index[0], "indices")
     leaves, tree = jax.tree.flatten(values, is_leaf=lambda x: x is None)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..arguments.checks import as_array, check_index, flat_index, sizes_of
+from ..arguments.checks import flat_index, index_array, sizes_of
 from ..arguments.offsets import Offsets
 from ..arguments.types import PyTree
 from ..primitives.histogram.group import group
@@ -17,11 +17,7 @@ def _index_array(indices: Any, num_bins: Any) -> tuple[Any, int]:
     sizes = sizes_of(num_bins)
     if len(sizes) != 1:
         raise ValueError(f"num_bins must be one integer, got {num_bins!r}")
-    index = as_array(indices, "indices")
-    check_index(index.dtype, "indices")
-    if index.ndim != 1:
-        raise ValueError(f"indices must have shape [N], got {index.shape}")
-    return flat_index((index,), sizes), sizes[0]
+    return flat_index((index_array(indices, "indices"),), sizes), sizes[0]
 
 
 def group_by_index(indices: PyTree, num_bins: int) -> tuple[jax.Array, Offsets]:

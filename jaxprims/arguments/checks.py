@@ -98,6 +98,15 @@ def check_index(dtype: Any, name: str) -> None:
         raise TypeError(f"{name} must be integers, got {dtype}")
 
 
+def index_array(x: Any, name: str) -> Any:
+    """Integers [N]."""
+    array = as_array(x, name)
+    check_index(array.dtype, name)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must have shape [N], got {array.shape}")
+    return array
+
+
 def check_numbers(dtype: Any, name: str) -> None:
     if dtype == jax.dtypes.float0 or jnp.issubdtype(dtype, jax.dtypes.extended):
         raise TypeError(f"{name} must be numbers, got {dtype}")

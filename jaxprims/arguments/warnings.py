@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import sys
 import warnings
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from ..tracing.within import within
 
 
 class IdentityWarning(UserWarning):
@@ -38,15 +39,10 @@ class NoKernel(Exception):
 _silent: contextvars.ContextVar[bool] = contextvars.ContextVar("silent", default=False)
 
 
-@contextlib.contextmanager
-def kernels_or_nothing() -> Iterator[None]:
+def kernels_or_nothing() -> AbstractContextManager[None]:
     """Calls inside raise :class:`NoKernel` in place of falling back, and warn of nothing: nobody wrote them. For this thread
     alone, which warning filters are not."""
-    token = _silent.set(True)
-    try:
-        yield
-    finally:
-        _silent.reset(token)
+    return within(_silent, True)
 
 
 def nothing_but_kernels() -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from ..primitives.ordered.reduce import REDUCTIONS, reduce_p
 from ..primitives.ordered.scan import bind
 from ..tracing.jaxprs import EARLY
 from ..tracing.varying import sharded_axes, vary
+from ..tracing.within import within
 from .ordered import Ordered
 from .scan import identity_on_slices
 
@@ -56,14 +57,9 @@ def reduced(call: Ordered, start: Sequence[Any] | None) -> list[Any]:
 _at_once: contextvars.ContextVar[bool] = contextvars.ContextVar("axes at once", default=False)
 
 
-@contextlib.contextmanager
-def axes_at_once() -> Iterator[None]:
+def axes_at_once() -> AbstractContextManager[None]:
     """Reductions that are traced inside are of neighbouring axes as one: nobody writes, or gathers, what they combine."""
-    token = _at_once.set(True)
-    try:
-        yield
-    finally:
-        _at_once.reset(token)
+    return within(_at_once, True)
 
 
 LONG = 16

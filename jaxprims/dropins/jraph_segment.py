@@ -9,14 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..arguments.checks import truth
 from ..arguments.offsets import Offsets
 from ..arguments.types import ArrayLike
 from ..primitives.ordered.scan_xla import like
-from .ops_segment import over_columns, segment_max, segment_min
+from .ops_segment import segment_max, segment_min
 from .segment_exponentials import segment_softmax
 from .segment_statistics import mean, rows_of_segments, segment_count, variance
-from .segments import checked
+from .segments import by_columns, checked
 
 __all__ = ["partition_softmax", "segment_max_or_constant", "segment_min_or_constant", "segment_normalize", "segment_variance"]
 
@@ -48,8 +47,8 @@ def segment_variance(
     >>> jp.segment_variance(jnp.array([5, 1, 2]), jnp.array([0, 0, 2]), 3).tolist()
     [4.0, 0.0, 0.0]
     """
-    data, ids, n = checked(data, segment_ids, num_segments, None, jnp.number)
-    return over_columns(lambda d: variance(d, ids, n, truth(indices_are_sorted, "indices_are_sorted"), 0, 0.0), data)
+    of_column = lambda *given: variance(*given, 0, 0.0)  # noqa: E731
+    return by_columns(of_column, data, segment_ids, num_segments, indices_are_sorted, None, jnp.number)
 
 
 def segment_normalize(
@@ -81,16 +80,14 @@ def segment_normalize(
     >>> jp.segment_normalize(jnp.array([5.0, 1.0, 2.0]), jnp.array([0, 0, 1])).round(3).tolist()
     [1.0, -1.0, 0.0]
     """
-    data, ids, n = checked(data, segment_ids, num_segments, None, jnp.number)
-    is_sorted = truth(indices_are_sorted, "indices_are_sorted")
 
-    def normalized(d: jax.Array) -> jax.Array:
+    def normalized(d: jax.Array, ids: Any, n: int, is_sorted: bool) -> jax.Array:
         means, variances = mean(d, ids, n, is_sorted, 0.0), variance(d, ids, n, is_sorted, 0, 0.0)
         own, spread = (rows_of_segments(x, ids, d) for x in (means, variances))
         scale = jax.lax.rsqrt(jnp.maximum(spread, jnp.asarray(eps, spread.dtype)))
         return (d.astype(own.dtype) - own) * scale.astype(own.dtype)
 
-    return over_columns(normalized, data)
+    return by_columns(normalized, data, segment_ids, num_segments, indices_are_sorted, None, jnp.number)
 
 
 def _where_empty(values: jax.Array, data: Any, segments: Any, constant: Any) -> jax.Array:

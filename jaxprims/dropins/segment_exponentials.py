@@ -13,15 +13,13 @@ import numpy as np
 from ..api.genhist import genhist
 from ..api.segment_reduce import segment_reduce
 from ..arguments.bins import Bins
-from ..arguments.checks import truth
 from ..arguments.offsets import Offsets
 from ..arguments.types import ArrayLike, Mode
 from ..primitives.histogram.row_maps import made_rows, rows_pay
 from ..primitives.ordered.scan_xla import inside, like
 from ..tracing.jaxprs import EARLY
 from ..tracing.varying import beside, placed
-from .ops_segment import over_columns
-from .segments import by_segment, checked, combined, ids_of, widened
+from .segments import by_columns, by_segment, combined, ids_of, widened
 
 __all__ = ["segment_logsumexp", "segment_softmax"]
 
@@ -53,8 +51,7 @@ def segment_logsumexp(
     >>> jp.segment_logsumexp(jnp.array([1000.0, 1000.0, 3.0]), jnp.array([0, 0, 1]), 2)
     Array([1000.6932,    3.    ], dtype=float32)
     """
-    data, ids, n = checked(data, segment_ids, num_segments, mode, np.floating)
-    return over_columns(lambda d: _logsumexp(d, ids, n, truth(indices_are_sorted, "indices_are_sorted")), data)
+    return by_columns(_logsumexp, data, segment_ids, num_segments, indices_are_sorted, mode, np.floating)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3), inline=EARLY)
@@ -136,8 +133,7 @@ def segment_softmax(
     >>> jp.segment_softmax(jnp.array([1.0, 1.0, 7.0]), jnp.array([0, 0, 1]), 2)
     Array([0.5, 0.5, 1. ], dtype=float32)
     """
-    data, ids, n = checked(data, segment_ids, num_segments, mode, np.floating)
-    return over_columns(lambda d: _softmax(d, ids, n, truth(indices_are_sorted, "indices_are_sorted")), data)
+    return by_columns(_softmax, data, segment_ids, num_segments, indices_are_sorted, mode, np.floating)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3), inline=EARLY)

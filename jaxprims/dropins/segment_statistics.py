@@ -26,7 +26,7 @@ from ..primitives.ordered.reduce_ad import gather
 from ..primitives.ordered.scan_xla import like
 from ..tracing.jaxprs import EARLY
 from .ops_segment import check_count, over_columns
-from .segments import checked, combined, ids_of, not_empty, widened
+from .segments import by_columns, checked, combined, ids_of, not_empty, widened
 
 __all__ = ["segment_argmax", "segment_argmin", "segment_count", "segment_mean", "segment_var"]
 
@@ -97,8 +97,7 @@ def segment_mean(
     >>> jp.segment_mean(jnp.array([5, 1, 2]), jnp.array([0, 0, 1]), 2)
     Array([3., 2.], dtype=float32)
     """
-    data, ids, n = checked(data, segment_ids, num_segments, mode, np.number)
-    return over_columns(lambda d: mean(d, ids, n, truth(indices_are_sorted, "indices_are_sorted")), data)
+    return by_columns(mean, data, segment_ids, num_segments, indices_are_sorted, mode, np.number)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=EARLY)
@@ -159,8 +158,8 @@ def segment_var(
     >>> jp.segment_var(jnp.array([5, 1, 2]), jnp.array([0, 0, 1]), 2)
     Array([4., 0.], dtype=float32)
     """
-    data, ids, n = checked(data, segment_ids, num_segments, mode, np.number)
-    return over_columns(lambda d: variance(d, ids, n, truth(indices_are_sorted, "indices_are_sorted"), ddof), data)
+    of_column = lambda *given: variance(*given, ddof)  # noqa: E731
+    return by_columns(of_column, data, segment_ids, num_segments, indices_are_sorted, mode, np.number)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4, 5), inline=EARLY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 from ..api.genhist import genhist, reduce_by_index
 from ..api.segment_reduce import segment_reduce
 from ..arguments.bins import Bins
-from ..arguments.checks import as_array
+from ..arguments.checks import as_array, truth
 from ..arguments.monoids import monoids
 from ..arguments.offsets import Offsets
 from ..arguments.promises import promised_ascending
@@ -20,7 +21,7 @@ from ..primitives.ordered import segments as ordered_segments
 from ..primitives.ordered.scan_xla import inside
 from ..primitives.reads import rows as rows_at
 from ..tracing.varying import beside
-from .ops_segment import check_count, largest, mode_of
+from .ops_segment import check_count, largest, mode_of, over_columns
 
 
 def combined(f: Any, data: Any, segments: Any, n: int, op: Any, is_sorted: bool) -> Any:
@@ -85,6 +86,15 @@ def checked(data: Any, segment_ids: Any, num_segments: Any, mode: Any, kind: typ
         ids = ids.astype(np.int8)  # kernels read no others
     n = largest(ids) + 1 if num_segments is None else count_of(num_segments)
     return data, _clipped(ids, n, mode), n
+
+
+def by_columns(
+    fn: Callable[..., jax.Array], data: Any, ids: Any, num_segments: Any, is_sorted: Any, mode: Any, kind: type
+) -> jax.Array:
+    """``fn(data, segments, their number, are they sorted)`` of these arguments, checked; see :func:`over_columns`."""
+    data, segments, n = checked(data, ids, num_segments, mode, kind)
+    promised = truth(is_sorted, "indices_are_sorted")
+    return over_columns(lambda d: fn(d, segments, n, promised), data)
 
 
 def _clipped(ids: jax.Array, n: int, mode: Any) -> jax.Array:

@@ -24,7 +24,7 @@ from ..tracing.jaxprs import RULES, VJPS, capturing, equations_in, run_equation,
 from ..tracing.lower import to_program
 from ..tracing.names import is_fixed
 from ..tracing.nests import to_arrays
-from ..tracing.varying import Axes, axes_of, vary
+from ..tracing.varying import Axes, axes_of, under_no_mesh, vary
 
 _RULES = RULES | {"stop_gradient"}
 
@@ -116,7 +116,7 @@ def _rules_of(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
 
 @functools.lru_cache(maxsize=512)
 def _has_own_rules(traced: Traced) -> bool:
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+    with under_no_mesh():
         return not all(map(_is_numpys, _rules_of(traced.elsewhere)))
 
 
@@ -276,7 +276,7 @@ def together(f: Traced, n: int) -> ArrayProgram | None:
         return f.arrays
     held, jaxpr = f.captured, f.elsewhere
     elements = (jax.ShapeDtypeStruct((n, *a.shape), a.dtype) for a in structs(jaxpr.invars))
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+    with under_no_mesh():
         every = jax.make_jaxpr(lambda *xs: jax.vmap(functools.partial(f, xs[:held]))(*xs[held:]))
         return to_arrays(capturing(every(*structs(jaxpr.constvars), *elements).jaxpr, held))
 

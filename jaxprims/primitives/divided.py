@@ -26,6 +26,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ..operators.traced import Traced, followed
+from ..tracing.varying import under_no_mesh
 from .devices import Names
 
 LONG = 16
@@ -310,7 +311,7 @@ def _partition(layout: Layout, devices: Sequence[Any], rooms: Mapping[str, Room]
     given, made = ({f: r for f, r in of.items() if not axes.get(f)} for of in (rooms, _among(layout.windows, rooms)))
 
     def on_device(*parts: Any) -> Any:
-        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # none that is in use types a device's own arrays
+        with under_no_mesh():  # none that is in use types a device's own arrays
             out = layout.on_devices(axes, *taken(parts, layout.operands, given))  # XLA finds that these are as they were
             return placed(out, layout.results, made, (0,) * len(out))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from ..ir.evaluate import EXACT
 from ..ir.program import Instr, is_float
 from ..operators.traced import Traced, slots_of
 from ..tracing.varying import axes_of, vary
+from ..tracing.within import within
 from .reads import on_elements
 
 Element = tuple[tuple[int, ...], Any]
@@ -26,14 +27,9 @@ Element = tuple[tuple[int, ...], Any]
 _as_they_are: contextvars.ContextVar[bool] = contextvars.ContextVar("operands as they are", default=False)
 
 
-@contextlib.contextmanager
-def operands_as_they_are(so: bool) -> Iterator[None]:
+def operands_as_they_are(so: bool) -> AbstractContextManager[None]:
     """Calls that are traced inside read their operands: to make them in the kernel has been weighed."""
-    token = _as_they_are.set(so)
-    try:
-        yield
-    finally:
-        _as_they_are.reset(token)
+    return within(_as_they_are, so)
 
 
 ROUNDED = frozenset(("add", "sub", "mul"))

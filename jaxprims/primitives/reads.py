@@ -20,7 +20,7 @@ from jax.sharding import AxisType
 
 from ..operators.traced import Traced
 from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, equations_in, expansions, interpret, run_equation
-from ..tracing.varying import axes_of, in_context, of_rows, placed
+from ..tracing.varying import axes_of, in_context, of_rows, placed, under_no_mesh
 from .avals import result_aval
 from .batches import batch_shape, members, new_primitive, outermost, over_batch
 from .tangents import is_inexact, no_tangent, taylor_by
@@ -141,7 +141,7 @@ def _added(ct: Any, *index: Any, read: Read, masks: Sequence[int], rank: int, pa
 @read_p.def_abstract_eval
 def _abstract_read(*avals: Any, read: Read, masks: tuple[int, ...], rank: int) -> list[Any]:
     structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+    with under_no_mesh():
         (made,) = jax.eval_shape(functools.partial(_read, read=read, masks=masks, rank=rank), *structs)
     return [result_aval(avals[0], made.shape, made.dtype, ())]
 

@@ -5,13 +5,14 @@ A target makes them (``Target.plan``); tests and benchmarks may force others upo
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol
 
 from ..specs.problems import Problem
+from ..tracing.within import within
 
 
 class Plan(Protocol):
@@ -40,14 +41,9 @@ class AnyKernel:
 _forced: contextvars.ContextVar[tuple[Plan, ...]] = contextvars.ContextVar("plans", default=())
 
 
-@contextlib.contextmanager
-def forced(*plans: Plan) -> Iterator[None]:
+def forced(*plans: Plan) -> AbstractContextManager[None]:
     """Calls that this thread traces inside run these plans, each on its target and for its family, as far as a problem allows."""
-    token = _forced.set(plans)
-    try:
-        yield
-    finally:
-        _forced.reset(token)
+    return within(_forced, plans)
 
 
 def forced_plans() -> tuple[Plan, ...]:

@@ -11,6 +11,8 @@ from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Va
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from .varying import under_no_mesh
+
 VJPS = frozenset({"custom_vjp_call", "custom_vjp_call_jaxpr"})
 """Calls with a rule for reverse mode alone."""
 
@@ -168,7 +170,7 @@ def without_mesh(jaxpr: Jaxpr) -> Jaxpr:
     meshes = [*(v.aval.sharding.mesh for v in (*jaxpr.invars, *jaxpr.constvars)), *(e.ctx.cur_abstract_mesh for e in jaxpr.eqns)]
     if all(m.empty for m in meshes):
         return jaxpr
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+    with under_no_mesh():
         return _retyped(jaxpr, jax.make_jaxpr(jax.lax.neg)(0.0).eqns[0].ctx)
 
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jax.extend.core import Jaxpr, Literal
+from jax.extend.core import Jaxpr
 
 from ..ir.arrays import INDEX, MOST_BYTES, MOST_TURNS, Access, ArrayProgram, Nest
 from ..ir.program import Builder, Program, from_bits, itemsize
 from .elementwise import NAMES, REAL, check_axes, elementwise
 from .emit import Unsupported
-from .jaxprs import CALLS, IDENTITIES, REDUCED_BY, called
+from .jaxprs import CALLS, IDENTITIES, REDUCED_BY, called, interpret, variables
 from .lowering import Lowering
 from .parameters import check_parameters
 from .values import Array, row_major, scalar_dtypes
@@ -172,21 +172,16 @@ class _Nests:
     # --- equations ------------------------------------------------------------------------------------------------------------
 
     def evaluate(self, jaxpr: Jaxpr, captured: Sequence[Value], args: Sequence[Value]) -> list[Value]:
-        atoms = itertools.chain(*(eqn.invars for eqn in jaxpr.eqns), jaxpr.outvars)
-        uses = collections.Counter(v for v in atoms if not isinstance(v, Literal))
-        env: dict[Any, Value] = {}
+        uses = collections.Counter(variables(itertools.chain(*(eqn.invars for eqn in jaxpr.eqns), jaxpr.outvars)))
 
-        def value(atom: Any) -> Value:
-            return _constant(atom.val, atom.aval) if isinstance(atom, Literal) else env[atom]
+        def bound(to: Sequence[Any], values: Sequence[Value]) -> list[Value]:
+            return [self.kept(x) if x.dear and uses[v] > 1 else x for v, x in zip(to, values, strict=True)]
 
-        def bind(variables: Sequence[Any], values: Sequence[Value]) -> None:
-            for v, x in zip(variables, values, strict=True):
-                env[v] = self.kept(x) if x.dear and uses[v] > 1 else x
+        def equation(eqn: Any, operands: list[Value]) -> list[Value]:
+            return bound(eqn.outvars, self._equation(eqn, operands))
 
-        bind((*jaxpr.constvars, *jaxpr.invars), (*captured, *args))
-        for eqn in jaxpr.eqns:
-            bind(eqn.outvars, self._equation(eqn, [value(v) for v in eqn.invars]))
-        return [value(v) for v in jaxpr.outvars]
+        given = bound(jaxpr.constvars, captured), bound(jaxpr.invars, args)
+        return interpret(jaxpr, *given, equation, lambda atom: _constant(atom.val, atom.aval))
 
     def _equation(self, eqn: Any, operands: list[Value]) -> Sequence[Value]:
         name = eqn.primitive.name

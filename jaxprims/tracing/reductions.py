@@ -157,23 +157,11 @@ def dot_general(e: Lowering, eqn: Any, x: Value, y: Value) -> Array:
     product = combiner(e, "mul", wide)
     out = np.empty(shape, object)
     for at in np.ndindex(shape):
-        rows = a[at[: n + a_free]], b[(*at[:n], *at[n + a_free :])]
-        out[at] = fold(e, "add", wide, [product(p, q) for p, q in zip(*(np.ravel(r) for r in _boxed(rows)), strict=True)])
+        rows = a[(*at[: n + a_free], ...)], b[(*at[:n], *at[n + a_free :], ...)]
+        out[at] = fold(e, "add", wide, [product(p, q) for p, q in zip(*(r.ravel() for r in rows), strict=True)])
     result = array(wide, out, "dot_general")
     (narrow, *_) = scalar_dtypes(dtype, "dot_general")
     return Array(dtype, tuple(result.each(lambda v: e.convert(v, narrow)).parts))
-
-
-def _boxed(rows: Sequence[Any]) -> list[np.ndarray]:
-    """Arrays of tuples; where indexing went down to one tuple, an array of one."""
-    out = []
-    for r in rows:
-        if not isinstance(r, np.ndarray):
-            box = np.empty(1, object)
-            box[0] = r
-            r = box
-        out.append(r)
-    return out
 
 
 def sort(e: Lowering, eqn: Any, *xs: Value) -> list[Array]:

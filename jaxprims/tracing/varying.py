@@ -73,6 +73,11 @@ def beside(x: Any, data: Any) -> Any:
     return placed_as(x, aval.update(sharding=place.update(spec=spec)))
 
 
+def under_no_mesh() -> Any:
+    """For what is traced inside no mesh is in use."""
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+
+
 def in_context(x: Any) -> Any:
     """``x`` on automatic axes, where these are all that is in use: what eager derivatives kept comes back on explicit ones."""
     types = jax.sharding.get_abstract_mesh().axis_types

@@ -86,7 +86,7 @@ struct SegmentsCase : AffineProblem {
 // The plan with small tasks and chunks, so that little data has all kinds of borders.
 SegmentsPlan Small(const SegmentsCase& c, SegmentsPlan plan, int64_t items, int64_t chunk, int64_t strip) {
   plan.items = items;
-  plan.tasks = std::max<int64_t>(1, Parts(c.n + c.segments, items));
+  plan.tasks = std::max<int64_t>(1, CeilDiv(c.n + c.segments, items));
   plan.chunk = chunk;
   plan.strip = std::min(strip, std::max<int64_t>(1, c.lanes));
   plan.grain = 2;

@@ -168,25 +168,23 @@ def simple(kind: str, op: Callable[..., Any], dtype: Any, **others: Any) -> Orde
     return OrderedCall(passing((((), dtype),)), (None,), kind, simple_operator(op, (), dtype), plans=(), **others)
 
 
-def of_numbers(
-    kind: str, f: Callable[..., Any], op: Callable[..., Any], value: Any, name: str | None = None, **others: Any
-) -> OrderedCall:
-    """A call of one array like ``value``, of whose numbers ``f`` makes tuples, combined by ``op``, a function of two tuples.
+def of_numbers(f: Callable[..., Any], op: Callable[..., Any], value: Any, name: str | None = None, **others: Any) -> OrderedCall:
+    """A reduction of one array like ``value``, of whose numbers ``f`` makes tuples, combined by ``op``, a function of two tuples.
     ``name``: that operator's, if it would have none."""
     axes = axes_of([value])  # of the mesh around, which is another one elsewhere
-    return (_of_numbers.__wrapped__ if axes else _of_numbers)(kind, f, op, value.dtype, name, axes, **others)
+    return (_of_numbers.__wrapped__ if axes else _of_numbers)(f, op, value.dtype, name, axes, **others)
 
 
 @functools.lru_cache(maxsize=512)
 def _of_numbers(
-    kind: str, f: Callable[..., Any], op: Callable[..., Any], dtype: Any, name: str | None, axes: Axes, **others: Any
+    f: Callable[..., Any], op: Callable[..., Any], dtype: Any, name: str | None, axes: Axes, **others: Any
 ) -> OrderedCall:
     jaxpr = jax.make_jaxpr(f)(element_aval((), dtype, axes)).jaxpr
     made = [element_aval((), v.aval.dtype, axes) for v in jaxpr.outvars]
     closed = jax.make_jaxpr(lambda *pair: op(pair[: len(made)], pair[len(made) :]))(*made, *made)
     ((_, operator, _),), _ = make_operators(closed, None)
     operator = dataclasses.replace(operator, name=operator.name or name)
-    return OrderedCall(make_traced(jaxpr), (None,), kind, operator, plans=(), **others)
+    return OrderedCall(make_traced(jaxpr), (None,), "reduce", operator, plans=(), **others)
 
 
 # --- the spec -----------------------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ class All(Groups):
     def reduced(self, f: Callable[..., Any], op: Callable[..., Any], value: Any, name: str | None = None) -> Leaves | None:
         if value.dtype.kind not in "fV":
             return None
-        return bind(reduce_p, of_numbers("reduce", f, op, value, name, inner_rank=value.ndim - 1), [value])
+        return bind(reduce_p, of_numbers(f, op, value, name, inner_rank=value.ndim - 1), [value])
 
     def sum(self, values: Any) -> Any:
         total = jnp.sum(values, axis=0, dtype=values.dtype)  # which XLA fuses with what computes them

@@ -68,6 +68,15 @@ def returning(head: str, program: Program, structs: Sequence[str], kept: Scalars
     return function(head, [*lines, f"  return {{{', '.join(results)}}};"])
 
 
+def in_wide_words(wide: Sequence[str], moves: Sequence[str]) -> list[str]:
+    """Moves of every run, # being whether by wide words: all of them where all conditions hold, else none: by one branch."""
+    lines = []
+    for opening, are in ((f"if ({' && '.join(wide) or 'true'}) {{", "true"), ("} else {", "false")):
+        lines += [f"  {opening}", "#pragma unroll", "    for (int r = 0; r < kRuns; ++r) {"]
+        lines += [*(f"      {move.replace('#', are)}" for move in moves), "    }"]
+    return [*lines, "  }"]
+
+
 def times(value: str, n: int) -> str:
     return value if n == 1 else f"{value} * {n}"
 
@@ -144,13 +153,9 @@ class Elements:
         if not whole:
             return [*lines, *function(f"{head}const Arrays&, i64, i64, Run<kCount> (&)[kRuns])", [])]
         wide = [f"IsWide<{times('kCount', a.slots)}>(in.a{k}, {times('first', a.slots)})" for k, a in whole.items()]
-        body = []
-        for opening, are in ((f"if ({' && '.join(wide)}) {{", "true"), ("} else {", "false")):
-            body += [f"  {opening}", "#pragma unroll", "    for (int r = 0; r < kRuns; ++r) {"]
-            for k, a in whole.items():
-                body.append(f"      ReadRun<{are}>(in.a{k} + {times('(first + r * step)', a.slots)}, run[r].a{k});")
-            body.append("    }")
-        return [*lines, *function(f"{head}const Arrays& in, i64 first, i64 step, Run<kCount> (&run)[kRuns])", [*body, "  }"])]
+        moves = [f"ReadRun<#>(in.a{k} + {times('(first + r * step)', a.slots)}, run[r].a{k});" for k, a in whole.items()]
+        parameters = "const Arrays& in, i64 first, i64 step, Run<kCount> (&run)[kRuns]"
+        return [*lines, *function(f"{head}{parameters})", in_wide_words(wide, moves))]
 
     def ahead(self) -> list[str]:
         """``Ahead``: a warp asks for what will be read of the elements from ``first`` to before ``last``."""

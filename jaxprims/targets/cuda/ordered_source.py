@@ -12,6 +12,7 @@ from .elements import (
     Elements,
     constants,
     function,
+    in_wide_words,
     namespace,
     numbers,
     of_slots,
@@ -143,15 +144,8 @@ def _store(spec: OrderedSpec, kept: Scalars) -> Iterator[str]:
     yield "    }"
     yield "  }"
     leaves = [(k, n) for k, (_, n) in enumerate(spec.leaves)]
-    wide = [f"IsWide<{times('kCount', n)}>(out.o{k}, {times('at', n)})" for k, n in leaves] or ["true"]
-    for opening, are in ((f"if ({' && '.join(wide)}) {{", "true"), ("} else {", "false")):
-        yield f"  {opening}"
-        yield "#pragma unroll"
-        yield "    for (int r = 0; r < kRuns; ++r) {"
-        for k, n in leaves:
-            yield f"      WriteRun<{are}>(out.o{k} + {times('(at + r * step)', n)}, o{k}[r]);"
-        yield "    }"
-    yield "  }"
+    wide = [f"IsWide<{times('kCount', n)}>(out.o{k}, {times('at', n)})" for k, n in leaves]
+    yield from in_wide_words(wide, [f"WriteRun<#>(out.o{k} + {times('(at + r * step)', n)}, o{k}[r]);" for k, n in leaves])
     yield "}"
     yield f"JP_DEVICE void StoreOne({head}, const State& s) {{"
     yield "  const State in[1][1] = {{s}};"

@@ -19,6 +19,7 @@ import numpy as np
 from ... import _cuda
 from ...specs.kernel import KernelSpec
 from ...specs.large import LargeSpec
+from ...tracing.within import within
 from .. import ffi
 from ..registry import register_target
 from ..target import UNKNOWN_SIZES, Explanation, Target
@@ -33,11 +34,8 @@ _watchers: contextvars.ContextVar[tuple[list[Any], ...]] = contextvars.ContextVa
 def watched() -> Iterator[list[Any]]:
     """Gets the problems of all calls that this thread lowers for GPUs inside."""
     problems: list[Any] = []
-    token = _watchers.set((*_watchers.get(), problems))
-    try:
+    with within(_watchers, (*_watchers.get(), problems)):
         yield problems
-    finally:
-        _watchers.reset(token)
 
 
 class Cuda(Target):

@@ -24,7 +24,7 @@ from ....specs.histogram import HistogramSpec, PartSpec
 from ....specs.histogram_layout import Variant, leaf_of_slot, slot_offsets
 from ..llvm import expr
 from ..llvm.build import I64, PTR, address, declare, i64, load, load_slots, loop, pointer, scaled, store, store_slots
-from ..llvm.engine import FEWEST_PACKED, pack
+from ..llvm.engine import FEWEST_PACKED, module_of, pack
 from ..llvm.types import constant, to_memory
 from ..llvm.vectors import Held
 from .runs import Update
@@ -36,8 +36,7 @@ def function_names(spec: HistogramSpec) -> list[str]:
 
 def generate(spec: HistogramSpec, variant: Variant, vector_bytes: int) -> ir.Module:
     """The module with :func:`function_names`'s functions."""
-    module = ir.Module(name="hist")
-    module.triple = ""
+    module = module_of("hist")
     if any(bins.slots >= FEWEST_PACKED and not bins.rows for bins in spec.bins):
         pack(module)
     Update(module, spec, variant, vector_bytes).build()

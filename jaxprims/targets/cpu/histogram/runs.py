@@ -8,7 +8,8 @@ from ....ir.program import itemsize
 from ....specs.histogram_layout import slot_offsets
 from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, least, load, load_each, load_slots, loop, scaled, store_each
-from ..llvm.types import alloca, constant, memory_type, splat
+from ..llvm.types import alloca, constant, memory_type, resized, splat
+from ..llvm.vectors import Variable
 from .scalar_phase import ScalarPhase
 from .vector_phase import PREFETCH_AHEAD
 
@@ -25,7 +26,7 @@ class Update(ScalarPhase):
     LAG = 64
     """Elements that phase two stays behind phase one where they overlap: more than PREFETCH_AHEAD."""
 
-    runs: ir.Value | None = None  # did neighbours of the chunk before share bins?
+    runs: Variable | None = None  # did neighbours of the chunk before share bins?
 
     def build(self) -> None:
         lo, hi = self._begin()
@@ -58,11 +59,11 @@ class Update(ScalarPhase):
             return
         b = self.b
         if self.runs is None:
-            self.runs = alloca(b, I1)
+            self.runs = Variable(b, I1)
             with b.goto_entry_block():
-                b.store(ir.Constant(I1, 0), self.runs)
+                self.runs.put(0)
         late = b.sub(j, i64(self.LAG))
-        with b.if_then(b.and_(b.icmp_signed(">=", late, i64(0)), b.not_(b.load(self.runs, typ=I1)))):
+        with b.if_then(b.and_(b.icmp_signed(">=", late, i64(0)), b.not_(self.runs.get()))):
             self._prefetch_next_chunk(b.add(first, late), self.width)
             for k, offset in enumerate(self._offsets_at(0, 0, late, self.width)):
                 self._apply(0, 0, first, b.add(late, i64(k)), offset)
@@ -83,8 +84,9 @@ class Update(ScalarPhase):
                 with otherwise:
                     self._apply_all(g, first, count)
             return
-        expected, found = b.load(self.runs, typ=I1), b.or_(many, some)
-        b.store(found, self.runs)
+        assert self.runs is not None
+        expected, found = self.runs.get(), b.or_(many, some)
+        self.runs.put(found)
         with b.if_else(b.and_(expected, found)) as (then, otherwise):
             with then:
                 self._apply_shared(g, first, count, many)
@@ -104,18 +106,16 @@ class Update(ScalarPhase):
     def _has_runs(self, g: int, count: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Do whole vectors of neighbours go to one bin (constant or sorted indices)? If not, do a quarter of the neighbours?
         Looks at a few vectors of a full chunk."""
-        b, many, some = self.b, alloca(self.b, I1), alloca(self.b, I1)
-        for answer in (many, some):
-            b.store(ir.Constant(I1, 0), answer)
+        b, many, some = self.b, Variable(self.b, I1, 0), Variable(self.b, I1, 0)
         with b.if_then(b.icmp_signed("==", count, i64(self.chunk))):
             runs, pairs = I32(0), I32(0)
             for k in range(SAMPLES):
                 at = i64(self.chunk * k // SAMPLES // self.width * self.width)
                 runs = b.add(runs, b.zext(self._agree(g, at)[0], I32))
                 pairs = b.add(pairs, self._neighbours(g, at))
-            b.store(b.icmp_unsigned(">=", runs, I32(SAMPLES - 1)), many)
-            b.store(b.icmp_unsigned(">=", pairs, I32(SAMPLES * self.width // 4)), some)
-        return b.load(many, typ=I1), b.load(some, typ=I1)
+            many.put(b.icmp_unsigned(">=", runs, I32(SAMPLES - 1)))
+            some.put(b.icmp_unsigned(">=", pairs, I32(SAMPLES * self.width // 4)))
+        return many.get(), some.get()
 
     def _neighbours(self, g: int, j: ir.Value) -> ir.Value:
         """How many of the updates [j, j + width) go to the bin of the one behind."""
@@ -126,7 +126,7 @@ class Update(ScalarPhase):
             for k in (0, self.variant.copies)
         )
         same = b.bitcast(b.icmp_unsigned("==", mine, next_), ir.IntType(width))
-        return b.zext(b.ctpop(same), I32) if width < 32 else b.trunc(b.ctpop(same), I32) if width > 32 else b.ctpop(same)
+        return resized(b, b.ctpop(same), I32)
 
     def _apply_streams(self, g: int, first: ir.Value) -> None:
         """A full chunk, from several places on in turn."""
@@ -159,13 +159,12 @@ class Update(ScalarPhase):
         cost no more than a reduction (the warp aggregation of GPU kernels)."""
         b, h, width = self.b, self.spec.bins[g], self.width
         run = [alloca(b, memory_type(t), width) for t in h.acc]
-        bin_of_run = alloca(b, self.offset_type)
         nowhere = ir.Constant(self.offset_type, -1)
-        b.store(nowhere, bin_of_run)
+        bin_of_run = Variable(b, self.offset_type, nowhere)
         flush = self._flush(g)
 
         def end_run() -> None:
-            current = b.load(bin_of_run, typ=self.offset_type)
+            current = bin_of_run.get()
             with b.if_then(b.icmp_unsigned("!=", current, nowhere)):
                 wide = current if self.offset_type is I64 else b.zext(current, I64)
                 b.call(flush, [address(b, self.tables[g][0], wide), *run, *self.uniforms])
@@ -175,17 +174,17 @@ class Update(ScalarPhase):
             with b.if_else(agree) as (then, otherwise):
                 with then:
                     values = self._vector_values(g, first, j)
-                    with b.if_else(b.icmp_unsigned("==", offset, b.load(bin_of_run, typ=self.offset_type))) as (same, other):
+                    with b.if_else(b.icmp_unsigned("==", offset, bin_of_run.get())) as (same, other):
                         with same:
                             now = load_each(b, run, h.acc, width)
                             store_each(b, expr.emit(b, h.op, now + values, self.uniforms, width), run, h.acc)
                         with other:
                             end_run()
-                            b.store(offset, bin_of_run)
+                            bin_of_run.put(offset)
                             store_each(b, values, run, h.acc)
                 with otherwise:
                     end_run()
-                    b.store(nowhere, bin_of_run)
+                    bin_of_run.put(nowhere)
                     with loop(b, j, b.add(j, i64(width))) as k:
                         self._apply(g, 0, first, k, self._offset(g, 0, k))
         end_run()

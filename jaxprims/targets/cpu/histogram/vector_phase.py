@@ -12,7 +12,7 @@ from ....specs.histogram_layout import Variant, leaf_of_slot, slot_offsets
 from ..llvm.build import I32, I64, PTR, address, all_pointers, chosen, declare, i64, least, load, pointer, prefetch, scaled
 from ..llvm.math import goes_in_pairs
 from ..llvm.squeeze import store_kept
-from ..llvm.types import alloca, constant, memory_type, numbers, splat, to_memory
+from ..llvm.types import alloca, constant, memory_type, numbers, resized, splat, to_memory
 from ..llvm.vectors import f_of, load_row
 
 BUFFER_BYTES = 16 * 1024
@@ -134,7 +134,7 @@ class VectorPhase:
             """Spare lanes: the first one's, as for arrays."""
             t = I32 if itemsize(dtype) == 4 else I64
             lane = numbers(t, range(width))
-            base, left = (b.trunc(i, I32), b.trunc(rest, I32)) if t is I32 else (i, rest)
+            base, left = (resized(b, x, t) for x in (i, rest))
             lane = b.select(b.icmp_signed("<", lane, splat(b, left, width)), lane, ir.Constant(lane.type, None))
             return b.add(splat(b, base, width), lane)
 
@@ -164,13 +164,8 @@ class VectorPhase:
     def _offsets(self, g: int, index: ir.Value) -> ir.Value:
         """Byte offsets into the table; whatever is outside [0, H), taken as unsigned, lands in the spare bin H."""
         b, width, copies = self.b, self.width, self.variant.copies
-        t = index.type.element
-        limit = splat(b, self.num_bins[g] if t is I64 or t.width == 64 else b.trunc(self.num_bins[g], I32), width)
-        inside = b.select(b.icmp_unsigned("<", index, limit), index, limit)
-        if t.width < self.offset_type.width:
-            inside = b.zext(inside, ir.VectorType(self.offset_type, width))
-        elif t.width > self.offset_type.width:
-            inside = b.trunc(inside, ir.VectorType(self.offset_type, width))
+        limit = splat(b, resized(b, self.num_bins[g], index.type.element), width)
+        inside = resized(b, b.select(b.icmp_unsigned("<", index, limit), index, limit), self.offset_type)
         size = self._entry_bytes(g)
         scaled = b.mul(inside, ir.Constant(inside.type, [size * copies] * width))
         return scaled if copies == 1 else b.add(scaled, ir.Constant(inside.type, [(i % copies) * size for i in range(width)]))
@@ -185,7 +180,7 @@ class VectorPhase:
             index = b.sext(index, wide)
         t = index.type.element
         top = least(b, self.bin_hi, self.num_bins[g])
-        low, top = (self.bin_lo, top) if t.width == 64 else (b.trunc(self.bin_lo, I32), b.trunc(top, I32))
+        low, top = (resized(b, x, t) for x in (self.bin_lo, top))
         low_v, top_v = splat(b, low, width), splat(b, top, width)
         lane = ir.Constant(wide, list(range(width)))
         keep = b.and_(

@@ -21,7 +21,7 @@ from .. import compiler
 from ..family import CpuFamily
 from ..llvm import expr
 from ..llvm.build import I64, PTR, address, all_pointers, declare, i64, load, loop, pointer, prefetch, scaled, store
-from ..llvm.engine import FEWEST_PACKED, pack
+from ..llvm.engine import FEWEST_PACKED, module_of, pack
 from ..llvm.types import constant
 
 NAME = "walk"
@@ -32,8 +32,7 @@ AHEAD = 16
 
 def generate(spec: WalkSpec, fetched: bool) -> ir.Module:
     """The module with the function. ``fetched``: bins lie farther away than a step takes."""
-    module = ir.Module(name="walk")
-    module.triple = ""
+    module = module_of("walk")
     if len(scalars_of(spec.state)) >= FEWEST_PACKED:
         pack(module)
     params = [PTR, PTR, PTR, PTR, PTR, I64, I64, I64, I64]

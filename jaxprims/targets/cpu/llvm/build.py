@@ -74,6 +74,10 @@ def pointer(b: ir.IRBuilder, pointers: ir.Value, k: int) -> ir.Value:
     return b.load(b.gep(pointers, [i64(k)], source_etype=PTR), typ=PTR)
 
 
+def i64_at(b: ir.IRBuilder, numbers: ir.Value, k: int) -> ir.Value:
+    return b.load(b.gep(numbers, [i64(k)], source_etype=I64), typ=I64)
+
+
 def all_pointers(b: ir.IRBuilder, pointers: ir.Value, count: int) -> list[ir.Value]:
     return [pointer(b, pointers, k) for k in range(count)]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from .engine import target
-from .types import intrinsic, literal, scalar_of, with_scalar
+from .types import any_lane, intrinsic, literal, scalar_of, with_scalar
 
 
 class Kit:
@@ -57,10 +57,9 @@ class Kit:
 
     def unless(self, some: ir.Value, value: Callable[[], ir.Value]) -> None:
         """A function returns ``value()`` for vectors without a lane where ``some`` is true; what follows is for others."""
-        wide = isinstance(some.type, ir.VectorType)
-        any_lane = intrinsic(self.b, "vector.reduce.or", ir.IntType(1), some, overloads=(some.type,)) if wide else some
+        somewhere = any_lane(self.b, some)
         slow, quick = (self.b.append_basic_block() for _ in range(2))
-        self.b.cbranch(any_lane, slow, quick)
+        self.b.cbranch(somewhere, slow, quick)
         self.b.position_at_end(quick)
         self.b.ret(value())
         self.b.position_at_end(slow)

@@ -89,6 +89,13 @@ class Compiled:
             return machine.emit_assembly(_optimised(text, machine))
 
 
+def module_of(name: str) -> ir.Module:
+    """An empty one, for whatever machine."""
+    module = ir.Module(name=name)
+    module.triple = ""
+    return module
+
+
 _PACKED = "packed"
 
 FEWEST_PACKED = 3

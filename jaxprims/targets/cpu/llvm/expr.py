@@ -20,7 +20,7 @@ from .engine import target
 from .extremes import completed, nearer
 from .math import MATH
 from .table import BY_PROCESSOR, EXACT, IN_HALVES, TABLE, bitcast, convert
-from .types import constant, from_memory, intrinsic, lanes, memory_type, narrowed, rounded, splat, undefined, widened, with_lanes
+from .types import any_lane, constant, from_memory, lanes, memory_type, narrowed, rounded, splat, undefined, widened, with_lanes
 
 UNROLLED = 256
 """Instructions that a loop's unrolled body may have."""
@@ -119,9 +119,6 @@ class _Emission:
             loaded.set_metadata("invariant.load", b.module.add_metadata([]))
         return loaded
 
-    def _any(self, wanted: ir.Value) -> ir.Value:
-        return intrinsic(self.b, "vector.reduce.or", ir.IntType(1), wanted, overloads=(wanted.type,))
-
     def _both(self, wanted: ir.Value, mask: ir.Value | None) -> ir.Value:
         return wanted if mask is None else self.b.and_(wanted, mask)
 
@@ -187,7 +184,7 @@ class _Emission:
         wide = lanes(wanted.type) > 1
         if wide:  # a lane that stops keeps its carries, so its condition stays false
             mask = wanted = self._both(wanted, mask)
-        b.cbranch(self._any(wanted) if wide else wanted, inside, after)
+        b.cbranch(any_lane(b, wanted), inside, after)
         b.position_at_end(inside)
         new = self._carries(self.program(body, [*phis, *invariants], mask), varying)
         for phi, v in zip(phis, new, strict=True):
@@ -223,7 +220,7 @@ class _Emission:
             return self.program(branch, args, wanted)
         b = self.b
         before, inside, after = b.block, b.append_basic_block("wanted"), b.append_basic_block("asked")
-        b.cbranch(self._any(wanted), inside, after)
+        b.cbranch(any_lane(b, wanted), inside, after)
         b.position_at_end(inside)
         results = self.program(branch, args, wanted)
         end = b.block

@@ -61,6 +61,17 @@ def with_scalar(t: ir.Type, scalar: ir.Type) -> ir.Type:
     return vector_of(scalar, lanes(t))
 
 
+def resized(b: ir.IRBuilder, v: ir.Value, t: ir.IntType) -> ir.Value:
+    """An unsigned integer, or a vector of them, with as many bits as ``t``."""
+    to, bits = with_scalar(v.type, t), scalar_of(v.type).width
+    return v if bits == t.width else b.zext(v, to) if bits < t.width else b.trunc(v, to)
+
+
+def any_lane(b: ir.IRBuilder, mask: ir.Value) -> ir.Value:
+    """Is it true in a lane?"""
+    return mask if lanes(mask.type) == 1 else intrinsic(b, "vector.reduce.or", _I1, mask, overloads=(mask.type,))
+
+
 def literal(t: ir.Type, value: float | bool) -> ir.Constant:
     """The constant of a scalar type, or of a vector type with every lane the same."""
     if not isinstance(t, ir.VectorType):

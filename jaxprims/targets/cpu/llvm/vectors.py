@@ -43,6 +43,21 @@ class Held:
         return [self.b.load(p, typ=t) for p, t in zip(self.places, self.types, strict=True)]
 
 
+class Variable:
+    """A number in stack space, likewise."""
+
+    def __init__(self, b: ir.IRBuilder, t: ir.Type, start: ir.Value | int | None = None):
+        self.b, self.type, self.place = b, t, alloca(b, t)
+        if start is not None:
+            self.put(start)
+
+    def put(self, v: ir.Value | int) -> None:
+        self.b.store(self.type(v) if isinstance(v, int) else v, self.place)
+
+    def get(self) -> ir.Value:
+        return self.b.load(self.place, typ=self.type)
+
+
 def prefix_mask(b: ir.IRBuilder, rest: ir.Value, width: int) -> ir.Value:
     """Which of ``width`` lanes are among the first ``rest``."""
     few = least(b, rest, i64(width))

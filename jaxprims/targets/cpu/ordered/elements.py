@@ -11,7 +11,7 @@ from ....specs.ordered import OrderedSpec
 from ..llvm.build import I32, address, chosen, i64, masked_load, scaled
 from ..llvm.math import goes_in_pairs
 from ..llvm.structs import in_pieces, load_structs
-from ..llvm.types import from_memory, memory_type, numbers, register_type, splat, undefined, with_lanes
+from ..llvm.types import from_memory, memory_type, numbers, register_type, resized, splat, undefined, with_lanes
 from ..llvm.vectors import MOST_SHUFFLED, f_of
 
 LEAST_WIDTH = 4
@@ -186,11 +186,11 @@ class Elements:
         t = register_type(dtype)
         if self.period is not None:
             ahead = b.sub(i, self.row)
-            first = self._narrow(b.sub(b.sub(self.period, i64(1)), ahead) if self.spec.reverse else ahead, t)
+            first = resized(b, b.sub(b.sub(self.period, i64(1)), ahead) if self.spec.reverse else ahead, t)
             first = splat(b, first, width)
             v = b.sub(first, self.in_rows[t]) if self.spec.reverse else b.add(first, self.in_rows[t])
         else:
-            first = self._narrow(self.memory_index(i), t)
+            first = resized(b, self.memory_index(i), t)
             lanes = range(width - 1, -1, -1) if self.turned else range(width)
             v = first if width == 1 else b.add(splat(b, first, width), numbers(t, lanes))
         return self.either(rest, lambda: [v], lambda: [self._filled(v, rest)])[0]
@@ -198,10 +198,7 @@ class Elements:
     def _in_rows(self, t: ir.Type) -> ir.Value:
         """How far a vector's elements are from their rows' starts, in scan order, if it begins with one."""
         b, width = self.b, self.width
-        lanes = [self._narrow(b.urem(i64(width - 1 - k if self.backwards else k), self.period), t) for k in range(width)]
+        lanes = [resized(b, b.urem(i64(width - 1 - k if self.backwards else k), self.period), t) for k in range(width)]
         if width == 1:
             return lanes[0]
         return with_lanes(b, undefined(ir.VectorType(t, width)), lanes)
-
-    def _narrow(self, v: ir.Value, t: ir.Type) -> ir.Value:
-        return v if t.width == 64 else self.b.trunc(v, t)

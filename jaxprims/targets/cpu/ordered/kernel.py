@@ -14,6 +14,7 @@ from llvmlite import ir
 
 from ....specs.ordered import OrderedSpec
 from ..llvm.build import I64, NULL, PTR, all_pointers, chosen, declare, i64, loop
+from ..llvm.engine import module_of
 from . import reduce, reduce_rows, scan_abreast, scan_across, scan_along, segment_runs
 from .elements import vector_width
 from .rows import apply_op, identity_state, load_state, reduce_by_scan, store_results, store_state, uniforms_of
@@ -37,8 +38,7 @@ def function_names(spec: OrderedSpec, variant: int) -> list[str]:
 
 def generate(spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
     """The module with :func:`function_names`'s functions."""
-    module = ir.Module(name="scan")
-    module.triple = ""
+    module = module_of("scan")
     width, streams = vector_width(spec, vector_bytes), bool(variant & STREAMING)
     for name in function_names(spec, variant):
         if variant & SPACED:

@@ -16,8 +16,10 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.large import LargeSpec
 from ..llvm import nests
-from ..llvm.build import I1, I8, I32, I64, NULL, PTR, address, all_pointers, declare, i64, least, loop, pointer, scaled
-from ..llvm.types import alloca, call, memory_type
+from ..llvm.build import I1, I8, I64, NULL, PTR, address, all_pointers, declare, i64, least, loop, pointer, scaled
+from ..llvm.engine import module_of
+from ..llvm.types import alloca, call, memory_type, resized
+from ..llvm.vectors import Variable
 from .rows import RESTARTED, STARTED, arrays_of, members, starts_anew
 
 Pointers = list[ir.Value]
@@ -28,8 +30,7 @@ def function_names(spec: LargeSpec) -> list[str]:
 
 
 def generate(spec: LargeSpec) -> ir.Module:
-    module = ir.Module(name="large")
-    module.triple = ""
+    module = module_of("large")
     _Large(module, spec).build()
     return module
 
@@ -91,21 +92,19 @@ class _Large:
             b.store(part, p)
         scratch = [self._parts(b, self._state(b)) for _ in range(2)]
         made = None if self.element is None else self._parts(b, self._state(b))
-        holds, progress = alloca(b, I1), alloca(b, I64)
-        b.store(started, holds)
-        b.store(b.zext(started, I64), progress)
+        holds, progress = Variable(b, I1, started), Variable(b, I64, b.zext(started, I64))
         with loop(b, lo, hi) as t:
             step = b.sub(b.sub(n, i64(1)), t) if spec.reverse else t
             index = b.add(b.mul(step, lanes), lane)
             x = self._element(b, here, uniforms, step, index, made)
             if spec.restarts and spec.family == "scan":
                 with b.if_then(starts_anew(b, flags, step)):
-                    b.store(ir.Constant(I1, 0), holds)
-                    b.store(b.or_(b.load(progress, typ=I64), i64(RESTARTED)), progress)
+                    holds.put(0)
+                    progress.put(b.or_(progress.get(), i64(RESTARTED)))
             odd = b.trunc(t, I1)
             to = [b.select(odd, p, q) for p, q in zip(*scratch, strict=True)]
             before = [b.load(p, typ=PTR) for p in current]
-            begun = b.load(holds, typ=I1)
+            begun = holds.get()
             if spec.family == "scan":
                 sizes = [self.bytes[k] for k in spec.kept]
                 places = [address(b, b.load(p, typ=PTR), scaled(b, index, s)) for p, s in zip(there, sizes, strict=True)]
@@ -122,11 +121,11 @@ class _Large:
                     self._copy(b, to, x, self.bytes)
             for p, q in zip(current, to, strict=True):
                 b.store(q, p)
-            b.store(ir.Constant(I1, 1), holds)
-            b.store(b.or_(b.load(progress, typ=I64), i64(STARTED)), progress)
+            holds.put(1)
+            progress.put(b.or_(progress.get(), i64(STARTED)))
         with b.if_then(b.icmp_signed("<", lo, hi)):
             self._copy(b, self._parts(b, state), [b.load(p, typ=PTR) for p in current], self.bytes)
-        b.ret(b.load(progress, typ=I64))
+        b.ret(progress.get())
         return b.function
 
     def _element(
@@ -139,7 +138,7 @@ class _Large:
                 at.append(address(b, p, scaled(b, index, itemsize(a.dtype) * a.slots)))
             else:
                 at.append(alloca(b, memory_type(a.dtype)))
-                b.store(b.trunc(step, I32) if itemsize(a.dtype) == 4 else step, at[-1])
+                b.store(resized(b, step, memory_type(a.dtype)), at[-1])
         if self.element is None or made is None:
             return at
         b.call(self.element, [*made, *at, *(pointer(b, uniforms, k) for k in range(self.first))])
@@ -204,29 +203,27 @@ class _Large:
         b, (arrays, uniforms, outs, flags, range_, prefix, aggregate, progress) = self._entry("scan", 7)
         led, wanted = b.icmp_unsigned("!=", prefix, NULL), b.icmp_unsigned("!=", aggregate, NULL)
         started = b.trunc(progress, I1)
-        total, spare = alloca(b, I64), self._state(b)
-        b.store(progress, total)
+        total, spare = Variable(b, I64, progress), self._state(b)
         with self._over_lanes(b, range_) as (lane, at):
             own = address(b, aggregate, at)
             fold = [arrays, uniforms, outs, flags, range_, lane]
             with b.if_else(led) as (then, otherwise):
                 with then:
                     with b.if_then(wanted):
-                        b.store(b.call(self.fold, [arrays, uniforms, NULL, flags, range_, lane, own, started]), total)
+                        total.put(b.call(self.fold, [arrays, uniforms, NULL, flags, range_, lane, own, started]))
                     self._copy(b, [spare], [address(b, prefix, at)], [self.stride])
                     b.call(self.fold, [*fold, spare, ir.Constant(I1, 1)])
                 with otherwise:
-                    b.store(b.call(self.fold, [*fold, own, started]), total)
-        b.ret(b.or_(progress, b.load(total, typ=I64)))
+                    total.put(b.call(self.fold, [*fold, own, started]))
+        b.ret(b.or_(progress, total.get()))
 
     def _reduce(self) -> None:
         b, (arrays, uniforms, flags, range_, aggregate, progress) = self._entry("reduce", 5)
-        total = alloca(b, I64)
-        b.store(progress, total)
+        total = Variable(b, I64, progress)
         with self._over_lanes(b, range_) as (lane, at):
             given = [arrays, uniforms, NULL, flags, range_, lane, address(b, aggregate, at)]
-            b.store(b.call(self.fold, [*given, b.trunc(progress, I1)]), total)
-        b.ret(b.or_(progress, b.load(total, typ=I64)))
+            total.put(b.call(self.fold, [*given, b.trunc(progress, I1)]))
+        b.ret(b.or_(progress, total.get()))
 
     def _combine(self) -> None:
         b, (uniforms, first, second, out, lanes) = declare(self.module, "combine", [PTR, PTR, PTR, PTR, I64])

@@ -18,7 +18,7 @@ from ..llvm import expr
 from ..llvm.build import I1, I32, I64, PTR, declare, i64, least, loop
 from ..llvm.math import CHAIN
 from ..llvm.types import alloca, numbers, register_type, splat, take
-from ..llvm.vectors import Held, prefix_mask
+from ..llvm.vectors import Held, Variable, prefix_mask
 from .elements import Elements, vector_width, width_of_functions
 from .reduce_logaddexp import folds, reduce_logaddexp
 from .reduce_packed import halves, high_halves, reduce_packed
@@ -35,6 +35,7 @@ from .rows import (
     repeat,
     store_state,
     uniforms_of,
+    walk,
 )
 
 State = list[ir.Value]
@@ -93,11 +94,11 @@ class Fold:
         self.b, self.spec, self.width = b, spec, width
         self.uniforms, self.arrays = uniforms_of(b, spec, uniforms), arrays_of(b, spec, arrays)
         self.elements = Elements(b, spec, self.arrays, self.uniforms, n, width)
-        self.total, self.holds = Held(b, spec.state, width), alloca(b, I1)
+        self.total, self.holds = Held(b, spec.state, width), Variable(b, I1)
 
     def fold(self, lo: ir.Value, hi: ir.Value) -> None:
         """The elements [lo, hi), at least one."""
-        self.b.store(ir.Constant(I1, 0), self.holds)
+        self.holds.put(0)
         if self.width == 1:
             with loop(self.b, lo, hi) as i:
                 self.append(self.elements.states(i))
@@ -192,12 +193,12 @@ class Fold:
 
     def _hold(self, state: State) -> None:
         self.total.put(state)
-        self.b.store(ir.Constant(I1, 1), self.holds)
+        self.holds.put(1)
 
     def append(self, x: State, there: ir.Value | None = None) -> None:
         """x behind the total, in the lanes where it is."""
         b = self.b
-        with b.if_else(b.load(self.holds, typ=I1)) as (then, otherwise):
+        with b.if_else(self.holds.get()) as (then, otherwise):
             with then:
                 now = self.total.get()
                 new = self.op(now, x)
@@ -223,14 +224,13 @@ class Fold:
         held.put(state)
 
     def _ordered(self, lo: ir.Value, hi: ir.Value) -> None:
-        b, at, x = self.b, alloca(self.b, I64), Held(self.b, self.spec.state, self.width)
-        b.store(lo, at)
-        with repeat(b, lambda: b.icmp_signed("<", b.load(at, typ=I64), hi)):
-            i = b.load(at, typ=I64)
+        b = self.b
+        with walk(b, lo, hi) as at:
+            x, i = Held(b, self.spec.state, self.width), at.get()
             rest = b.sub(hi, i)
             vectors = self._tree(i, rest, x)
             self._fold_lanes(x, rest)
-            b.store(b.add(i, b.mul(vectors, i64(self.width))), at)
+            at.put(b.add(i, b.mul(vectors, i64(self.width))))
             self.append(x.get())
 
     def _tree(self, i: ir.Value, rest: ir.Value, out: Held) -> ir.Value:
@@ -241,22 +241,22 @@ class Fold:
         """
         b, width, levels = self.b, self.width, TREE.bit_length()
         types = [register_type(t, width) for t in self.spec.state]
-        waiting, level = [alloca(b, t, levels) for t in types], alloca(b, I64)
+        waiting, level = [alloca(b, t, levels) for t in types], Variable(b, I64)
         whole, vectors = b.sdiv(rest, i64(width)), i64(1)
         for k in range(1, levels):
             vectors = b.select(b.icmp_signed(">=", whole, i64(1 << k)), i64(1 << k), vectors)
 
         def place(p: ir.Value, t: ir.Type) -> ir.Value:
-            return b.gep(p, [b.load(level, typ=I64)], source_etype=t)
+            return b.gep(p, [level.get()], source_etype=t)
 
         with loop(b, i64(0), vectors) as v:
             skipped = b.mul(v, i64(width))
             out.put(self.elements.states(b.add(i, skipped), b.sub(rest, skipped)))
-            b.store(i64(0), level)
-            with repeat(b, lambda: b.trunc(b.lshr(v, b.load(level, typ=I64)), I1)):
+            level.put(0)
+            with repeat(b, lambda: b.trunc(b.lshr(v, level.get()), I1)):
                 left = [b.load(place(p, t), typ=t) for p, t in zip(waiting, types, strict=True)]
                 out.put(self.op(*self._neighbours(left, out.get())))
-                b.store(b.add(b.load(level, typ=I64), i64(1)), level)
+                level.put(b.add(level.get(), i64(1)))
             for p, t, value in zip(waiting, types, out.get(), strict=True):
                 b.store(value, place(p, t))
         return vectors

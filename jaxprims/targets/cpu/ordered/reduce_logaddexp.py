@@ -19,6 +19,7 @@ from ..llvm import expr
 from ..llvm.build import I1, I64, PTR, chosen, declare, i64, least, loop
 from ..llvm.elementary import Kit, exp_below
 from ..llvm.types import alloca, literal, register_type
+from ..llvm.vectors import Variable
 from .rows import STARTED, apply_op, has, is_expensive, load_state, members, part_of, store_state, uniforms_of
 
 State = list[ir.Value]
@@ -124,15 +125,14 @@ def reduce_logaddexp(module: ir.Module, spec: OrderedSpec, two: Folds, functions
     for k, p in enumerate([*captured, level]):
         b.store(p, b.gep(with_level, [i64(k)], source_etype=PTR))
     lo, hi = members(b, range_, "lo", "hi")
-    started = alloca(b, I1)
-    b.store(has(b, progress, STARTED), started)
+    started = Variable(b, I1, has(b, progress, STARTED))
     with loop(b, lo, hi, CHUNK) as first:
         last = b.add(first, i64(CHUNK))
         b.store(first, member["lo"])
         b.store(least(b, last, hi), member["hi"])
         b.call(most, [arrays, with_level, flags, part, found, i64(0)])
         if own:  # relative to what came before, too: of a chunk of nothing but -inf the operator may make NaN
-            with b.if_then(b.load(started, typ=I1)):
+            with b.if_then(started.get()):
                 before = load_state(b, spec, aggregate, i64(1), i64(0), 1)[two.top]
                 b.store(apply_op(b, two.most, captured, 1, [before], [b.load(found, typ=register)])[0], found)
         top = b.load(found, typ=register)
@@ -160,6 +160,6 @@ def reduce_logaddexp(module: ir.Module, spec: OrderedSpec, two: Folds, functions
         def joined() -> list[ir.Value]:
             return apply_op(b, spec, captured, 1, load_state(b, spec, aggregate, i64(1), i64(0), 1), now)
 
-        store_state(b, spec, chosen(b, b.load(started, typ=I1), joined, lambda: now), aggregate, i64(1), i64(0))
-        b.store(ir.Constant(I1, 1), started)
-    b.ret(b.or_(progress, b.select(b.load(started, typ=I1), i64(STARTED), i64(0))))
+        store_state(b, spec, chosen(b, started.get(), joined, lambda: now), aggregate, i64(1), i64(0))
+        started.put(1)
+    b.ret(b.or_(progress, b.select(started.get(), i64(STARTED), i64(0))))

@@ -12,6 +12,7 @@ from ....ir.program import Builder, Program
 from ....specs.ordered import OrderedSpec
 from ..llvm.build import I32, I64, PTR, declare, i64, least, loop
 from ..llvm.types import alloca
+from ..llvm.vectors import Variable
 from .rows import members, part_of
 
 CHUNK, CHUNKS = 512, 16
@@ -60,11 +61,11 @@ def reduce_packed(module: ir.Module, whole: ir.Function, high: ir.Function) -> N
     """The high halves' maximum by chunks; then whole words, of those chunks alone that reach the largest."""
     b, args = declare(module, "reduce", [PTR] * 5 + [I64], I64)
     arrays, uniforms, flags, range_, aggregate, progress = args
-    (part, member), best, most, done = part_of(b, range_), alloca(b, I64), alloca(b, I64, CHUNKS), alloca(b, I64)
+    (part, member), best, most, done = part_of(b, range_), Variable(b, I32), alloca(b, I64, CHUNKS), Variable(b, I64)
     lo, hi = members(b, range_, "lo", "hi")
     with b.if_then(b.icmp_signed("<=", b.sub(hi, lo), i64(2 * CHUNK))):  # too few for two passes
         b.ret(b.call(whole, args))
-    b.store(progress, done)
+    done.put(progress)
 
     with loop(b, lo, hi, CHUNK * CHUNKS) as start:
         stop = least(b, b.add(start, i64(CHUNK * CHUNKS)), hi)
@@ -76,15 +77,13 @@ def reduce_packed(module: ir.Module, whole: ir.Function, high: ir.Function) -> N
                 b.store(least(b, b.add(first, i64(CHUNK)), stop), member["hi"])
                 yield b.gep(most, [b.sdiv(b.sub(first, start), i64(CHUNK))], source_etype=I64)
 
-        b.store(i64(0), best)
+        best.put(0)
         with chunks() as mine:
             b.call(high, [arrays, uniforms, flags, part, mine, i64(0)])
             now = b.load(mine, typ=I32)
-            largest = b.icmp_signed(">", now, b.load(best, typ=I32))
-            b.store(
-                b.select(b.or_(largest, b.icmp_signed("==", b.load(member["lo"], typ=I64), start)), now, b.load(best, typ=I32)),
-                best,
-            )
-        with chunks() as mine, b.if_then(b.icmp_signed(">=", b.load(mine, typ=I32), b.load(best, typ=I32))):
-            b.store(b.call(whole, [arrays, uniforms, flags, part, aggregate, b.load(done, typ=I64)]), done)
-    b.ret(b.load(done, typ=I64))
+            largest = b.icmp_signed(">", now, best.get())
+            begins = b.icmp_signed("==", b.load(member["lo"], typ=I64), start)
+            best.put(b.select(b.or_(largest, begins), now, best.get()))
+        with chunks() as mine, b.if_then(b.icmp_signed(">=", b.load(mine, typ=I32), best.get())):
+            done.put(b.call(whole, [arrays, uniforms, flags, part, aggregate, done.get()]))
+    b.ret(done.get())

@@ -25,8 +25,8 @@ from ....ir.program import Program, is_float
 from ....ir.work import work
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr, extremes
-from ..llvm.build import I64, NULL, PTR, address, all_pointers, bytes_of, chosen, declare, i64, least, loop
-from ..llvm.types import alloca, literal, numbers, register_type, splat, take
+from ..llvm.build import I64, NULL, PTR, address, all_pointers, bytes_of, chosen, declare, i64, i64_at, least, loop
+from ..llvm.types import alloca, literal, numbers, register_type, resized, splat, take
 from ..llvm.vectors import Held, prefix_mask
 from .elements import vector_width
 from .reduce_logaddexp import Folds, folds, is_finite
@@ -176,7 +176,7 @@ class _Group:
         if spaced:
             steps = b.inttoptr(*members(b, args[4], "steps"), PTR)
             count = len(spec.arrays) + len(spec.uniforms)
-            self.steps = [b.load(b.gep(steps, [i64(k)], source_etype=I64), typ=I64) for k in range(count)]
+            self.steps = [i64_at(b, steps, k) for k in range(count)]
 
     def at(self, first: ir.Value, count: ir.Value) -> None:
         """``first`` of ``count`` rows."""
@@ -332,7 +332,7 @@ class _Group:
 
         def position(dtype: str) -> ir.Value:
             t = register_type(dtype)
-            first = splat(self.b, at if t.width == 64 else self.b.trunc(at, t), width)
+            first = splat(self.b, resized(self.b, at, t), width)
             places = self.b.add(first, numbers(t, range(width)))
             return places if rest is None else self.b.select(prefix_mask(self.b, rest, width), places, first)
 

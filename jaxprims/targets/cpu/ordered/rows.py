@@ -12,10 +12,10 @@ from ....ir.program import CONTROL, Builder, Program, is_float, itemsize
 from ....ir.trees import trees
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I8, I64, NULL, PTR, address, all_pointers, declare, i64, pointer, scaled
+from ..llvm.build import I8, I64, NULL, PTR, address, all_pointers, declare, i64, i64_at, pointer, scaled
 from ..llvm.math import MATH
 from ..llvm.types import alloca, constant
-from ..llvm.vectors import f_of, load_row, store_row
+from ..llvm.vectors import Variable, f_of, load_row, store_row
 
 STARTED, RESTARTED = 1, 2
 """Bits of a kernel's progress (cpu/ordered_kernel.h)."""
@@ -26,7 +26,7 @@ RANGE = ("lo", "hi", "n", "period", "lanes", "lane_lo", "lane_hi", "steps")
 
 def members(b: ir.IRBuilder, range_: ir.Value, *names: str) -> list[ir.Value]:
     """Those of a ScanRange."""
-    return [b.load(b.gep(range_, [i64(RANGE.index(m))], source_etype=I64), typ=I64) for m in names]
+    return [i64_at(b, range_, RANGE.index(m)) for m in names]
 
 
 def part_of(b: ir.IRBuilder, range_: ir.Value) -> tuple[ir.Value, dict[str, ir.Value]]:
@@ -146,6 +146,14 @@ def repeat(b: ir.IRBuilder, condition: Callable[[], ir.Value]) -> Iterator[None]
     yield
     b.branch(head)
     b.position_at_end(after)
+
+
+@contextmanager
+def walk(b: ir.IRBuilder, lo: ir.Value, hi: ir.Value) -> Iterator[Variable]:
+    """``at = lo; while at < hi``: what is inside moves it on."""
+    at = Variable(b, I64, lo)
+    with repeat(b, lambda: b.icmp_signed("<", at.get(), hi)):
+        yield at
 
 
 def is_expensive(program: Program) -> bool:

@@ -18,7 +18,6 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import (
     I8,
-    I32,
     I64,
     PTR,
     address,
@@ -33,7 +32,7 @@ from ..llvm.build import (
     prefetch,
     scaled,
 )
-from ..llvm.types import alloca, register_type
+from ..llvm.types import alloca, register_type, resized
 from ..llvm.vectors import LINE, f_of, store_row, stream_bytes
 from .elements import vector_width
 from .rows import STREAMED_BYTES, STREAMED_ROW, apply_op, identity_state, is_expensive, members, uniforms_of
@@ -196,7 +195,7 @@ class _Abreast:
             return {s: self.squares[k].get(group, element, s) for s in wanted}
 
         def position(dtype: str) -> ir.Value:
-            return b.trunc(place, I32) if itemsize(dtype) == 4 else place
+            return resized(b, place, register_type(dtype))
 
         xs = f_of(b, spec.f, spec.arrays, self.uniforms, width, loaded, position)
         identity = identity_state(spec, width)

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, NULL, PTR, all_pointers, chosen, declare, i64, least, loop, pointer
-from ..llvm.types import alloca
-from ..llvm.vectors import Held
+from ..llvm.build import I1, I64, NULL, PTR, all_pointers, chosen, declare, i64, least, loop, pointer
+from ..llvm.types import alloca, register_type, resized
+from ..llvm.vectors import Held, Variable
 from .elements import vector_width
 from .reduce_logaddexp import log_sums_at_once, of_ones
 from .rows import (
@@ -37,6 +36,7 @@ from .rows import (
     store_results,
     store_state,
     uniforms_of,
+    walk,
 )
 
 SHORT_ROW, STRIP_STEPS = 2048, 8
@@ -72,7 +72,8 @@ class _Across:
         self.scans, self.streams = spec.kind == "scan" and name == "scan", streams
         b, (arrays, uniforms, *args) = declare(module, name, [PTR] * (7 if name == "scan" else 5) + [I64], I64)
         self.b, self.spec, self.width = b, spec, vector_width(spec, vector_bytes)
-        self.started, self.led = alloca(b, I1), alloca(b, I1)  # does the aggregate hold something? is there a prefix that counts?
+        self.started = Variable(b, I1)  # does the aggregate hold something?
+        self.led = Variable(b, I1)  # is there a prefix that counts?
         self.before: ir.Value = i64(0)  # elements in memory
         if name == "scan":
             outs, self.flags, self.range_, self.prefix, self.aggregate, self.progress = args
@@ -83,7 +84,7 @@ class _Across:
         names = ("lo", "hi", "n", "lanes", "lane_lo", "lane_hi")
         self.lo, self.hi, self.n, self.lanes, self.lane_lo, lane_hi = members(b, self.range_, *names)
         self.wanted = b.sub(lane_hi, self.lane_lo)
-        b.store(has(b, self.progress, STARTED), self.started)
+        self.started.put(has(b, self.progress, STARTED))
 
     def _open(self, outs: ir.Value) -> None:
         """What only a scan has: results, which ``reduce`` does not want, and a prefix."""
@@ -93,7 +94,7 @@ class _Across:
         with b.if_then(self.writes):
             for k, leaf in enumerate(self.leaves):
                 b.store(pointer(b, outs, k), leaf)
-        b.store(b.and_(b.icmp_unsigned("!=", self.prefix, NULL), b.not_(has(b, self.progress, RESTARTED))), self.led)
+        self.led.put(b.and_(b.icmp_unsigned("!=", self.prefix, NULL), b.not_(has(b, self.progress, RESTARTED))))
 
     def build(self) -> None:
         b = self.b
@@ -102,27 +103,21 @@ class _Across:
             self._run(self.lo, self.hi)
             b.ret(b.or_(self.progress, some))
             return
-        at, restarted = alloca(b, I64), alloca(b, I64)
-        b.store(self.lo, at)
-        b.store(i64(0), restarted)
-        with repeat(b, lambda: b.icmp_signed("<", b.load(at, typ=I64), self.hi)):
-            start = b.load(at, typ=I64)
+        at, restarted = Variable(b, I64, self.lo), Variable(b, I64, 0)
+        with repeat(b, lambda: b.icmp_signed("<", at.get(), self.hi)):
+            start = at.get()
             with b.if_then(self._flag(start)):
-                b.store(ir.Constant(I1, 0), self.started)
-                b.store(ir.Constant(I1, 0), self.led)
-                b.store(i64(RESTARTED), restarted)
-            b.store(b.add(start, i64(1)), at)
-            with repeat(b, lambda: self._continues(b.load(at, typ=I64))):
-                b.store(b.add(b.load(at, typ=I64), i64(1)), at)
-            self._run(start, b.load(at, typ=I64))
-        b.ret(b.or_(b.or_(self.progress, some), b.load(restarted, typ=I64)))
+                self.started.put(0)
+                self.led.put(0)
+                restarted.put(RESTARTED)
+            at.put(b.add(start, i64(1)))
+            with repeat(b, lambda: self._continues(at.get())):
+                at.put(b.add(at.get(), i64(1)))
+            self._run(start, at.get())
+        b.ret(b.or_(b.or_(self.progress, some), restarted.get()))
 
     def _memory_step(self, t: ir.Value) -> ir.Value:
         return self.b.sub(self.b.sub(self.n, i64(1)), t) if self.spec.reverse else t
-
-    def _position(self, step: ir.Value, dtype: str) -> ir.Value:
-        """The same in all lanes."""
-        return self.b.trunc(step, I32) if itemsize(dtype) == 4 else step
 
     def _flag(self, t: ir.Value) -> ir.Value:
         return starts_anew(self.b, self.flags, self._memory_step(t))
@@ -134,14 +129,13 @@ class _Across:
 
     def _run(self, lo: ir.Value, hi: ir.Value) -> None:
         """Steps without a restart but perhaps at the first."""
-        b, steps, at = self.b, self._block_steps(lo, hi), alloca(self.b, I64)
-        b.store(lo, at)
-        with repeat(b, lambda: b.icmp_signed("<", b.load(at, typ=I64), hi)):
-            first = b.load(at, typ=I64)
+        b, steps = self.b, self._block_steps(lo, hi)
+        with walk(b, lo, hi) as at:
+            first = at.get()
             end = least(b, b.add(first, steps), hi)
             self._all_lanes(first, end)
-            b.store(ir.Constant(I1, 1), self.started)
-            b.store(end, at)
+            self.started.put(1)
+            at.put(end)
 
     def _all_lanes(self, first: ir.Value, end: ir.Value) -> None:
         b, spec, width, left = self.b, self.spec, self.width, i64(0)
@@ -177,15 +171,15 @@ class _Across:
 
     def _down(self, lo: ir.Value, hi: ir.Value, lanes: list[ir.Value], rest: ir.Value | None = None) -> None:
         """Steps [lo, hi) of vectors of lanes, of the last of which ``rest`` may be there."""
-        b, spec, holds = self.b, self.spec, alloca(self.b, I1)
+        b, spec, holds = self.b, self.spec, Variable(self.b, I1)
         accs, lead = [Held(b, spec.state, self.width) for _ in lanes], Held(b, spec.state, self.width)
-        started = b.load(self.started, typ=I1)
-        b.store(started, holds)
+        started = self.started.get()
+        holds.put(started)
         with b.if_then(started):
             for acc, lane in zip(accs, lanes, strict=True):
                 acc.put(load_state(b, spec, self.aggregate, self.wanted, lane, self.width, rest))
         if self.scans:
-            with b.if_then(b.load(self.led, typ=I1)):
+            with b.if_then(self.led.get()):
                 lead.put(load_state(b, spec, self.prefix, self.wanted, lanes[0], self.width, rest))
         four, some = self._at_once(), lo
         if four is not None or isinstance(self, _Rows):
@@ -197,7 +191,7 @@ class _Across:
                 with loop(b, lo, some) as t:
                     for acc, x in zip(accs, self._elements(t, lanes, rest)[1], strict=True):
                         acc.put(x)
-            b.store(ir.Constant(I1, 1), holds)
+            holds.put(1)
             lo = some
         if four is not None:
             lo = b.add(some, b.and_(b.sub(hi, some), i64(-FOUR)))
@@ -207,7 +201,7 @@ class _Across:
                     acc.put(four(acc.get(), [row[k] for row in rows]))
         with loop(b, lo, hi) as t:
             indices, xs = self._elements(t, lanes, rest)
-            begun = b.load(holds, typ=I1)
+            begun = holds.get()
             if self.scans and spec.exclusive:
                 self._write(lambda: self._before(accs[0], lead, begun), indices[0], rest)
             with b.if_else(begun) as (then, otherwise):
@@ -217,7 +211,7 @@ class _Across:
                 with otherwise:
                     for acc, x in zip(accs, xs, strict=True):
                         acc.put(x)
-            b.store(ir.Constant(I1, 1), holds)
+            holds.put(1)
             if self.scans and not spec.exclusive:
                 self._write(lambda: self._led(accs[0], lead), indices[0], rest)
         for acc, lane in zip(accs, lanes, strict=True):
@@ -231,7 +225,7 @@ class _Across:
         b, step = self.b, self._memory_step(t)
         row = b.add(b.add(self.before, b.mul(step, self.lanes)), self.lane_lo)
         indices = [b.add(row, lane) for lane in lanes]
-        position = lambda dtype: self._position(step, dtype)  # noqa: E731
+        position = lambda dtype: resized(b, step, register_type(dtype))  # noqa: E731  # the same in all lanes
         xs = [element(b, self.spec, self.arrays, self.uniforms, self.width, index, position, rest) for index in indices]
         return indices, xs
 
@@ -240,14 +234,14 @@ class _Across:
 
     def _led(self, acc: Held, lead: Held) -> State:
         """The prefix, where there is one, before the accumulator."""
-        return chosen(self.b, self.b.load(self.led, typ=I1), lambda: self._op(lead.get(), acc.get()), acc.get)
+        return chosen(self.b, self.led.get(), lambda: self._op(lead.get(), acc.get()), acc.get)
 
     def _before(self, acc: Held, lead: Held, begun: ir.Value) -> State:
         """What came before this step: prefix and accumulator, one of them, or the identity."""
         b = self.b
 
         def start() -> State:
-            return chosen(b, b.load(self.led, typ=I1), lead.get, self._identity)
+            return chosen(b, self.led.get(), lead.get, self._identity)
 
         return chosen(b, begun, lambda: self._led(acc, lead), start)
 

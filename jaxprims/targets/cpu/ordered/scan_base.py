@@ -13,7 +13,7 @@ from ..llvm import expr
 from ..llvm.build import I1, I8, I32, NULL, PTR, address, chosen, i64, masked_store, pointer, scaled
 from ..llvm.structs import in_pieces, store_structs
 from ..llvm.types import alloca, interleaved, splat, to_memory
-from ..llvm.vectors import Held, stream
+from ..llvm.vectors import Held, Variable, stream
 from .elements import Elements
 from .rows import RESTARTED, STARTED, apply_op, arrays_of, has, load_state, members, store_state, uniforms_of
 
@@ -56,11 +56,11 @@ class Kernel(abc.ABC):
     def begin(self) -> None:
         """Loads the aggregate and the prefix, where there are any."""
         b, spec = self.b, self.spec
-        self.started, self.restarted = alloca(b, I1), alloca(b, I1)
+        self.started, self.restarted = Variable(b, I1), Variable(b, I1)
         self.aggregate = Held(b, spec.state, self.lanes)
         started = has(b, self.progress, STARTED)
-        b.store(started, self.started)
-        b.store(has(b, self.progress, RESTARTED), self.restarted)
+        self.started.put(started)
+        self.restarted.put(has(b, self.progress, RESTARTED))
         with b.if_then(started):
             self.aggregate.put(self._state_at(self.aggregate_state))
         self.has_prefix = b.icmp_unsigned("!=", self.prefix_state, NULL)
@@ -70,10 +70,10 @@ class Kernel(abc.ABC):
 
     def end(self) -> None:
         b = self.b
-        with b.if_then(self.is_started()):
+        with b.if_then(self.started.get()):
             self._store_state(self.aggregate.get())
         flags = (self.started, STARTED), (self.restarted, RESTARTED)
-        b.ret(b.or_(*(b.select(b.load(p, typ=I1), i64(bit), i64(0)) for p, bit in flags)))
+        b.ret(b.or_(*(b.select(flag.get(), i64(bit), i64(0)) for flag, bit in flags)))
 
     def _state_at(self, p: ir.Value) -> Values:
         values = load_state(self.b, self.spec, p, i64(1), i64(0), 1)
@@ -84,16 +84,13 @@ class Kernel(abc.ABC):
             state = [self.b.extract_element(v, ir.Constant(I32, 0)) for v in state]
         store_state(self.b, self.spec, state, self.aggregate_state, i64(1), i64(0))
 
-    def is_started(self) -> ir.Value:
-        return self.b.load(self.started, typ=I1)
-
     def counts_prefix(self) -> ir.Value:
         """Does the prefix come before the aggregate (there is one, and no restart yet)?"""
-        return self.b.and_(self.has_prefix, self.b.not_(self.b.load(self.restarted, typ=I1)))
+        return self.b.and_(self.has_prefix, self.b.not_(self.restarted.get()))
 
     def carry(self) -> tuple[Values, ir.Value]:
         """prefix ⊕ aggregate, or the one that there is, and whether there is one."""
-        b, started, counts = self.b, self.is_started(), self.counts_prefix()
+        b, started, counts = self.b, self.started.get(), self.counts_prefix()
         prefix, aggregate = self.prefix.get(), self.aggregate.get()
         both = chosen(b, b.and_(started, counts), lambda: self.op(prefix, aggregate, self.lanes), lambda: aggregate)
         return expr.selected(b, started, both, prefix), b.or_(started, counts)
@@ -106,14 +103,14 @@ class Kernel(abc.ABC):
             values = self.op(self.aggregate.get(), total, self.lanes)
             return values if restarted is None else expr.selected(b, restarted, total, values)
 
-        self.aggregate.put(chosen(b, self.is_started(), joined, lambda: total))
-        b.store(ir.Constant(I1, 1), self.started)
+        self.aggregate.put(chosen(b, self.started.get(), joined, lambda: total))
+        self.started.put(1)
         if restarted is not None:
             self.restarts_if(restarted)
 
     def restarts_if(self, restarted: ir.Value) -> None:
         """Remembers that some element starts anew."""
-        self.b.store(self.b.or_(self.b.load(self.restarted, typ=I1), restarted), self.restarted)
+        self.restarted.put(self.b.or_(self.restarted.get(), restarted))
 
     def _store(self, states: Values, i: ir.Value, rest: ir.Value | None) -> None:
         b, spec, width = self.b, self.spec, self.width

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ..llvm import expr
-from ..llvm.build import I1, I8, I32, I64, address, chosen, i64, least, loop, masked_load, side_by_side
-from ..llvm.types import alloca, from_memory, memory_type, numbers, register_type, splat, take, to_memory, vector_of
+from ..llvm.build import I1, I8, I32, address, chosen, i64, least, loop, masked_load, side_by_side
+from ..llvm.types import alloca, from_memory, memory_type, numbers, register_type, resized, splat, take, to_memory, vector_of
 from .elements import Elements, is_taken_apart, vector_width
 from .rows import identity_state
 from .scan_base import Kernel, Values
@@ -58,11 +58,11 @@ class LogSteps(Kernel):
         if self.restarts:
             bits = self._restarts(i, rest)
         local, closed = self._local(values, bits)
-        there = b.or_(self.is_started(), self.counts_prefix())
+        there = b.or_(self.started.get(), self.counts_prefix())
         if len(self.spec.op.body) * self.groups <= self.UNROLLED:
             before = chosen(
                 b,
-                b.and_(self.is_started(), self.elements.whole(rest)),
+                b.and_(self.started.get(), self.elements.whole(rest)),
                 lambda: self._between(local, bits),
                 lambda: self._between_some(local, bits, rest),
                 likely=True,
@@ -155,14 +155,14 @@ class LogSteps(Kernel):
             b.store(to_memory(b, v, t) if t == "b1" else v, p)
         count = b.lshr(b.add(rest, i64(group - 1)), i64(group.bit_length() - 1))
         count = b.select(self.elements.whole(rest), i64(self.groups), count)
-        started = self.is_started()
+        started = self.started.get()
         with b.if_then(b.not_(started)):  # the first group of all starts the aggregate
             total, prefix, found = self._last(i64(0), rest), self.prefix.get(), self._found(i64(0), bits)
             self.aggregate.put(total)
             self._carry_into(i64(0), expr.selected(b, self.counts_prefix(), prefix, total))
             if found is not None:
                 self.restarts_if(found)
-            b.store(ir.Constant(I1, 1), self.started)
+            self.started.put(1)
         with loop(b, b.select(started, i64(0), i64(1)), count) as g:
             self._carry_into(g, self._carry())
             self._take_in(self._last(g, rest), self._found(g, bits))
@@ -179,7 +179,7 @@ class LogSteps(Kernel):
         if bits is None:
             return None
         b = self.b
-        low = self._amount(b.mul(self._place(g, self.groups), i64(self.group)))
+        low = resized(b, b.mul(self._place(g, self.groups), i64(self.group)), self.word)
         mine = b.and_(b.lshr(bits, low), ir.Constant(self.word, (1 << self.group) - 1))
         return b.icmp_unsigned("!=", mine, ir.Constant(self.word, 0))
 
@@ -252,15 +252,14 @@ class LogSteps(Kernel):
             return numbers(I1, map(int, chosen))
         zero = b.lshr(self.progress, i64(62))  # no such bits are in use
         bits = b.or_(zero, i64(sum(1 << k for k, c in enumerate(chosen) if c)))
-        return b.bitcast(bits if group == 64 else b.trunc(bits, ir.IntType(group)), ir.VectorType(I1, group))
+        return b.bitcast(resized(b, bits, ir.IntType(group)), ir.VectorType(I1, group))
 
     def _masks(self, bits: ir.Value) -> list[ir.Value]:
         """A mask for each group."""
         b, group, out = self.b, self.group, []
         for k in range(0, self.width, group):
             mine = b.lshr(bits, ir.Constant(self.word, k)) if k else bits
-            narrow = mine if self.word.width == group else b.trunc(mine, ir.IntType(group))
-            out.append(b.bitcast(narrow, ir.VectorType(I1, group)))
+            out.append(b.bitcast(resized(b, mine, ir.IntType(group)), ir.VectorType(I1, group)))
         return out
 
     def _lanes(self, chosen: Sequence[bool]) -> ir.Constant:
@@ -272,8 +271,7 @@ class LogSteps(Kernel):
         return ir.Constant(self.word, sum(1 << k for k, c in enumerate(chosen) if c))
 
     def _mask(self, bits: ir.Value) -> ir.Value:
-        narrow = bits if self.word.width == self.width else self.b.trunc(bits, ir.IntType(self.width))
-        return self.b.bitcast(narrow, ir.VectorType(I1, self.width))
+        return self.b.bitcast(resized(self.b, bits, ir.IntType(self.width)), ir.VectorType(I1, self.width))
 
     def _shifted(self, bits: ir.Value, d: int) -> ir.Value:
         """Every lane's bit to the lane d places after it."""
@@ -287,8 +285,4 @@ class LogSteps(Kernel):
         p, t = (address(b, self.flags, self.elements.memory_index(i)), ir.VectorType(I8, self.width))
         whole, some = lambda: [b.load(p, typ=t, align=1)], lambda: [masked_load(b, p, t, self.elements.in_memory(rest))]
         (flags,) = self.elements.either(rest, whole, some)
-        found = b.bitcast(b.icmp_unsigned("!=", flags, ir.Constant(t, None)), ir.IntType(self.width))
-        return found if self.word.width == self.width else b.zext(found, self.word)
-
-    def _amount(self, value: ir.Value) -> ir.Value:
-        return value if self.word is I64 or self.word.width == 64 else self.b.trunc(value, self.word)
+        return resized(b, b.bitcast(b.icmp_unsigned("!=", flags, ir.Constant(t, None)), ir.IntType(self.width)), self.word)

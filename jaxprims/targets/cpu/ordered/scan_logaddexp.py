@@ -17,6 +17,7 @@ from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I32, chosen, i64, loop
 from ..llvm.types import alloca, literal, numbers, register_type, splat, take
+from ..llvm.vectors import Variable
 from .reduce_logaddexp import is_finite
 from .scan_tiles import Tile
 
@@ -46,7 +47,7 @@ class LogAddExp(Tile):
         self.exp = _program(dtype, lambda b, x, t: b.emit("exp", dtype, b.emit("sub", dtype, x, t)))
         self.log = _program(dtype, lambda b, s, t: b.emit("add", dtype, t, b.emit("log", dtype, s)))
         self.sums = [alloca(self.b, self.vector.element, (self.chains * self.width + 1) * self.width)]
-        self.total = alloca(self.b, self.vector)
+        self.total = Variable(self.b, self.vector)
 
     def _tile(self, i: ir.Value, rest: ir.Value, used: ir.Value) -> None:
         b, width = self.b, self.width
@@ -58,14 +59,14 @@ class LogAddExp(Tile):
         high = b.or_(b.not_(there), self._all(b.fcmp_ordered("<", carry, b.fadd(top, literal(self.vector, ABOVE)))))
         near = b.and_(high, self._all(b.fcmp_ordered(">", most, b.fsub(top, literal(self.vector, BELOW)))))
         fast = b.and_(b.and_(finite, near), self.scans)
-        aggregate, started = self.aggregate.get(), self.is_started()
+        aggregate, started = self.aggregate.get(), self.started.get()
         with b.if_then(finite, likely=True):
             self._put(self.rows, count, [b.select(there, carry, top)])
             self._exponentials(count, rest, top)
             before = b.select(there, self._get(self.sums, count)[0], literal(self.vector, 0.0))
             self._put(self.sums, count, [self._sums(count)])
             self._logarithms(b.select(fast, i64(0), count), count, before, top)
-            b.store(self._get(self.rows, count)[0], self.total)
+            self.total.put(self._get(self.rows, count)[0])
         with b.if_else(fast, likely=True) as (then, otherwise):
             with then:
                 self._write(i, rest)
@@ -76,8 +77,8 @@ class LogAddExp(Tile):
                     self._write(i, rest)
         with b.if_then(finite, likely=True):  # the aggregate's bits depend on the elements alone
             self.aggregate.put(aggregate)
-            b.store(started, self.started)
-            self.advance([b.load(self.total, typ=self.vector)], None)
+            self.started.put(started)
+            self.advance([self.total.get()], None)
 
     def _by_steps(self, row: ir.Value, rest: ir.Value) -> None:
         """The operator's own way, a row at a time."""
@@ -98,21 +99,20 @@ class LogAddExp(Tile):
 
     def _greatest(self, count: ir.Value) -> ir.Value:
         """The greatest element, in every lane; NaN does not count."""
-        b, width, most = self.b, self.width, alloca(self.b, self.vector)
+        b, width, most = self.b, self.width, Variable(self.b, self.vector, literal(self.vector, float("-inf")))
 
         def greater(x: ir.Value) -> None:
-            now = b.load(most, typ=self.vector)
-            b.store(b.select(b.fcmp_ordered(">", x, now), x, now), most)
+            now = most.get()
+            most.put(b.select(b.fcmp_ordered(">", x, now), x, now))
 
-        b.store(literal(self.vector, float("-inf")), most)
         with loop(b, i64(0), count) as row:
             greater(self._get(self.rows, row)[0])
         d = 1
         while d < width:
-            v = b.load(most, typ=self.vector)
+            v = most.get()
             greater(take(b, v, v, [k ^ d for k in range(width)]))
             d *= 2
-        return b.load(most, typ=self.vector)
+        return most.get()
 
     def _exponentials(self, count: ir.Value, rest: ir.Value, top: ir.Value) -> None:
         """exp(x - top) of all rows and the one behind them, 0 where there is no element."""
@@ -126,8 +126,8 @@ class LogAddExp(Tile):
 
     def _sums(self, count: ir.Value) -> ir.Value:
         """Makes running sums of all rows; returns the whole sum."""
-        b, width, run, zero = self.b, self.width, alloca(self.b, self.vector), literal(self.vector, 0.0)
-        b.store(zero, run)
+        b, width, zero = self.b, self.width, literal(self.vector, 0.0)
+        run = Variable(b, self.vector, zero)
         with loop(b, i64(0), count) as row:
             (v,) = self._get(self.sums, row)
             d = 1
@@ -135,10 +135,10 @@ class LogAddExp(Tile):
                 order = [width if k < d else self._offset(k - d) for k in range(width)]
                 v = b.fadd(v, take(b, v, zero, order[::-1] if self.spec.reverse else order))
                 d *= 2
-            before = b.load(run, typ=self.vector)
+            before = run.get()
             self._put(self.sums, row, [b.fadd(before, v)])
-            b.store(b.fadd(before, take(b, v, v, [self._offset(width - 1)] * width)), run)
-        return b.load(run, typ=self.vector)
+            run.put(b.fadd(before, take(b, v, v, [self._offset(width - 1)] * width)))
+        return run.get()
 
     def _logarithms(self, start: ir.Value, count: ir.Value, before: ir.Value, top: ir.Value) -> None:
         """Results of the rows from ``start`` on; in the row behind them, of the whole sum without what came before."""

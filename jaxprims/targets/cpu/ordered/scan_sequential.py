@@ -15,8 +15,8 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ..llvm import expr
 from ..llvm.build import I1, I32, address, chosen, i64, least, loop, pointer, scaled
-from ..llvm.types import alloca, splat
-from ..llvm.vectors import Held, store_row
+from ..llvm.types import splat
+from ..llvm.vectors import Held, Variable, store_row
 from .elements import Elements
 from .rows import identity_state, starts_anew
 from .scan_base import Kernel, Values
@@ -35,11 +35,11 @@ class Sequential(Kernel):
         self.elements = Elements(b, self.spec, self.arrays, self.uniforms, self.n, 1, period=period)
         self.begin()
         self.pairs = Held(b, self.spec.state, 2)
-        self.there = alloca(b, I1)  # is there a result so far?
+        self.there = Variable(b, I1)  # is there a result so far?
         if self.periodic:
             with loop(b, self.lo, self.hi, self.period) as row:
                 self.elements.row = row
-                b.store(ir.Constant(I1, 0), self.started)
+                self.started.put(0)
                 with loop(b, row, b.add(row, self.period)) as i:
                     self._element(i)
             self.end()
@@ -59,16 +59,16 @@ class Sequential(Kernel):
         """Takes element i into the aggregate, which is the result."""
         b = self.b
         x, anew = self.elements.states(i), self._restarts(i)
-        started, before = self.is_started(), self.aggregate.get()
+        started, before = self.started.get(), self.aggregate.get()
         now = chosen(b, b.and_(started, b.not_(anew)), lambda: self.op(before, x, 1), lambda: x)
         self.aggregate.put(now)
-        b.store(ir.Constant(I1, 1), self.started)
+        self.started.put(1)
         self._write(before if self.spec.exclusive else now, started, anew, i)
 
     def _steps(self, first: ir.Value, last: ir.Value) -> None:
         b = self.b
         result, there = self.carry()
-        b.store(there, self.there)
+        self.there.put(there)
         for p, r, a in zip(self.pairs.places, result, self.aggregate.get(), strict=True):
             v = b.insert_element(ir.Constant(ir.VectorType(r.type, 2), ir.Undefined), r, RESULT)
             b.store(b.insert_element(v, a, AGGREGATE), p)
@@ -78,7 +78,7 @@ class Sequential(Kernel):
 
     def _element_of_both(self, i: ir.Value) -> None:
         """Takes element i into the aggregate and into the result, each of which may only start with it."""
-        b, there, started = self.b, self.b.load(self.there, typ=I1), self.is_started()
+        b, there, started = self.b, self.there.get(), self.started.get()
         x, anew = self.elements.states(i), self._restarts(i)
         before = self.pairs.get()
         if self.spec.op.may_not_end:
@@ -88,8 +88,8 @@ class Sequential(Kernel):
             values = self.op(before, both, 2)
             self.pairs.put(expr.selected(b, splat(b, anew, 2), both, values))
             self._start(x, there, started)
-        b.store(ir.Constant(I1, 1), self.started)
-        b.store(ir.Constant(I1, 1), self.there)
+        self.started.put(1)
+        self.there.put(1)
         results = [b.extract_element(v, RESULT) for v in (before if self.spec.exclusive else self.pairs.get())]
         self._write(results, there, anew, i)
 

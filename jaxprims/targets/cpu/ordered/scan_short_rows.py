@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from ....ir.program import itemsize
 from ..llvm.build import I1, I8, PTR, address, i64, least, loop, pointer, scaled
-from ..llvm.types import alloca, call, take
+from ..llvm.types import alloca, call, resized, take
 from ..llvm.vectors import LINE, Held, stream_bytes
 from .elements import Elements
 from .rows import STREAMED_BYTES, STREAMED_ROW
@@ -74,7 +74,7 @@ class ShortRows(LogSteps):
         b, spec, bits = self.b, self.spec, self.bits
         if bits is not None and self.vector_bytes < 64 and max(map(itemsize, spec.state)) > 1:
             # Masks are made of them anew each time: kept, they are bytes of lanes, which LLVM takes apart one by one.
-            bits = b.or_(bits, self._amount(b.lshr(i, i64(62))))  # no such bits are in use
+            bits = b.or_(bits, resized(b, b.lshr(i, i64(62)), self.word))  # no such bits are in use
         run = b.sub(end, i)
         masked = (
             self.vector_bytes >= 64 and self.bits is None
@@ -102,7 +102,7 @@ class ShortRows(LogSteps):
         step, reach = self.period, 1
         while reach < self.width:
             short = b.icmp_unsigned("<", step, i64(self.width))
-            pattern = b.or_(pattern, b.shl(pattern, self._amount(b.select(short, step, i64(0)))))
+            pattern = b.or_(pattern, b.shl(pattern, resized(b, b.select(short, step, i64(0)), self.word)))
             step, reach = b.select(short, b.add(step, step), step), 2 * reach
         pattern = b.and_(pattern, ir.Constant(word, -2))
         if self.backwards:

@@ -11,12 +11,12 @@ from llvmlite import ir
 from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
-from ..llvm.build import I1, I32, I64, PTR, address, declare, i64, loop, pointer, scaled
-from ..llvm.types import alloca, call, from_memory, memory_type, numbers, splat, undefined, with_lanes
-from ..llvm.vectors import Held, f_of, prefix_mask
+from ..llvm.build import I1, I32, I64, PTR, address, all_pointers, declare, i64, loop, scaled
+from ..llvm.types import call, from_memory, memory_type, numbers, register_type, resized, splat, undefined, with_lanes
+from ..llvm.vectors import Held, Variable, f_of, prefix_mask
 from .elements import vector_width
 from .reduce import Fold, State
-from .rows import apply_op, element, is_expensive, repeat, store_results
+from .rows import apply_op, element, is_expensive, store_results, walk
 
 ABREAST = 16
 """Segments that are folded side by side, at most: each lane's element is loaded by itself."""
@@ -31,17 +31,17 @@ def runs(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
     base + ends[1]) and so on, none empty, ``ends`` of s32; results side by side at ``outs``, a pointer by leaf."""
     b, (arrays, uniforms, outs, ends, base, first, count) = declare(module, "runs", [PTR] * 4 + [I64] * 3)
     fold = _Runs(b, spec, arrays, uniforms, i64(0), vector_width(spec, vector_bytes))
-    leaves, start = [pointer(b, outs, k) for k in range(len(spec.leaves))], alloca(b, I32)
-    b.store(b.trunc(b.sub(first, base), I32), start)
+    leaves = all_pointers(b, outs, len(spec.leaves))
+    start = Variable(b, I32, b.trunc(b.sub(first, base), I32))
 
     def put(k: ir.Value, state: State, width: int) -> None:
         store_results(b, spec, state, fold.uniforms, leaves, k, width)
 
     def one_by_one(lo: ir.Value, hi: ir.Value) -> None:
         with loop(b, lo, hi) as k:
-            begin = b.add(base, b.sext(b.load(start, typ=I32), I64))
+            begin = b.add(base, b.sext(start.get(), I64))
             end = b.load(b.gep(ends, [k], source_etype=I32), typ=I32)
-            b.store(end, start)
+            start.put(end)
             fold.run(begin, b.add(base, b.sext(end, I64)))
             put(k, fold.first(), 1)
 
@@ -51,22 +51,20 @@ def runs(module: ir.Module, spec: OrderedSpec, vector_bytes: int) -> None:
         b.ret_void()
         return
     abreast = _Abreast(b, spec, fold, base, ends, count, width)
-    at, done = alloca(b, I64), alloca(b, I1)
-    b.store(i64(0), at)
-    with repeat(b, lambda: b.icmp_signed("<", b.load(at, typ=I64), count)):
-        k = b.load(at, typ=I64)
+    with walk(b, i64(0), count) as at:
+        done, k = Variable(b, I1), at.get()
         behind = b.add(k, i64(width))
         enough = b.and_(b.icmp_signed(">", k, i64(0)), b.icmp_signed("<=", behind, count))
-        b.store(I1(0), done)
-        b.store(b.select(b.icmp_signed("==", k, i64(0)), i64(1), b.select(enough, behind, count)), at)
+        done.put(0)
+        at.put(b.select(b.icmp_signed("==", k, i64(0)), i64(1), b.select(enough, behind, count)))
         with b.if_then(enough, likely=True):
             longest = abreast.longest(k)
             with b.if_then(abreast.may(longest), likely=True):
                 put(k, abreast.run(k, longest), width)
-                b.store(b.load(b.gep(ends, [b.sub(behind, i64(1))], source_etype=I32), typ=I32), start)
-                b.store(I1(1), done)
-        with b.if_then(b.not_(b.load(done, typ=I1)), likely=False):
-            one_by_one(k, b.load(at, typ=I64))
+                start.put(b.load(b.gep(ends, [b.sub(behind, i64(1))], source_etype=I32), typ=I32))
+                done.put(1)
+        with b.if_then(b.not_(done.get()), likely=False):
+            one_by_one(k, at.get())
     b.ret_void()
 
 
@@ -166,7 +164,7 @@ class _Runs(Fold):
         b, spec, width, fills = self.b, self.spec, self.width, self._loops()
 
         def position(dtype: str) -> ir.Value:
-            first = i if itemsize(dtype) == 8 else b.trunc(i, I32)
+            first = resized(b, i, register_type(dtype))
             lanes = b.add(splat(b, first, width), numbers(first.type, range(width)))
             return b.select(prefix_mask(b, rest, width), lanes, splat(b, first, width)) if fills else lanes
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from ....specs.stencil import StencilSpec
-from ..llvm.build import I64, PTR, i64, loop, prefetch
+from ..llvm.build import PTR, i64, i64_at, loop, prefetch
 
 LINE = 64
 """Bytes that one request brings."""
@@ -25,10 +25,7 @@ class Ahead:
     def __init__(self, b: ir.IRBuilder, spec: StencilSpec, ahead: ir.Value):
         self.b = b
         self.writes = [False] * len(spec.arrays) + [True] * len(spec.leaves)
-        self.rows = [[self._number(ahead, 3 * k + what) for what in range(3)] for k in range(len(self.writes))]
-
-    def _number(self, ahead: ir.Value, k: int) -> ir.Value:
-        return self.b.load(self.b.gep(ahead, [i64(k)], source_etype=I64), typ=I64)
+        self.rows = [[i64_at(b, ahead, 3 * k + what) for what in range(3)] for k in range(len(self.writes))]
 
     def fetch(self, numbers: Sequence[ir.Value], begin: ir.Value, lanes: int) -> None:
         """What belongs to ``lanes`` lanes from ``begin`` on, of rows ``numbers``."""

@@ -15,9 +15,10 @@ from llvmlite import ir
 from ....ir.program import itemsize, register_bytes
 from ....specs.stencil import Read, StencilSpec
 from ..llvm import expr
-from ..llvm.build import I32, I64, PTR, address, declare, i64, least, load, loop, pointer, scaled, store
+from ..llvm.build import I32, I64, PTR, address, all_pointers, declare, i64, i64_at, least, load, loop, scaled, store
+from ..llvm.engine import module_of
 from ..llvm.types import HALVES, alloca, memory_type, numbers, register_type, splat
-from ..llvm.vectors import MOST_SHUFFLED, load_row, store_row
+from ..llvm.vectors import MOST_SHUFFLED, Variable, load_row, store_row
 from .ahead import AT_ONCE, Ahead
 from .rows import Rows, at_once, rows_of
 from .stages import stages_of
@@ -48,8 +49,7 @@ def vector_width(spec: StencilSpec, vector_bytes: int) -> int:
 
 def generate(spec: StencilSpec, vector_bytes: int) -> ir.Module:
     """The module with both functions."""
-    module = ir.Module(name="stencil")
-    module.triple = ""
+    module = module_of("stencil")
     width = vector_width(spec, vector_bytes)
     _row(module, spec, width)
     _cell(module, spec)
@@ -68,7 +68,7 @@ class _Cells:
                 row = (array, (*offsets[:-1], offsets[-1] + i)) if offsets else (array, offsets)
                 if row not in self.rows:  # which the row before reads as well
                     self.rows[row] = moved(b, rows, row_steps, k, number, b.mul(listed, i64(len(spec.rows))))
-        self.uniforms = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+        self.uniforms = all_pointers(b, uniforms, len(spec.uniforms))
         results = range(len(spec.leaves))
         self.outs = [[moved(b, outs, out_steps, k, i, b.mul(listed, i64(len(results)))) for k in results] for i in numbers]
         self.at = [[coordinate(b, spec, at, axis, i) for axis in spec.coordinates] for i in numbers]
@@ -148,7 +148,7 @@ def kept_type(dtype: str) -> str:
 
 def moved(b: ir.IRBuilder, pointers: ir.Value, steps: ir.Value, k: int, i: ir.Value, beyond: ir.Value) -> ir.Value:
     """Pointer k, ``i`` of its steps on, of the ``i``-th list, each ``beyond`` pointers behind the one before."""
-    step = b.load(b.gep(steps, [i64(k)], source_etype=I64), typ=I64)
+    step = i64_at(b, steps, k)
     first = b.load(b.gep(pointers, [b.add(b.mul(i, beyond), i64(k))], source_etype=PTR), typ=PTR)
     return address(b, first, b.mul(i, step))
 
@@ -156,7 +156,7 @@ def moved(b: ir.IRBuilder, pointers: ir.Value, steps: ir.Value, k: int, i: ir.Va
 def coordinate(b: ir.IRBuilder, spec: StencilSpec, at: ir.Value, axis: int, i: ir.Value) -> ir.Value:
     """The first cell's in row ``i``, of the coordinates that the driver gives: those of a grid of two axes at least."""
     place = axis + (spec.rank == 1)
-    first = b.load(b.gep(at, [i64(place)], source_etype=I64), typ=I64)
+    first = i64_at(b, at, place)
     return b.trunc(b.add(first, i) if axis == spec.rank - 2 else first, I32)
 
 
@@ -205,7 +205,7 @@ class _Rows:
             for _ in range(at_once(spec))
         ]
         self.bases = [alloca(b, PTR, max(len(self.kept), 1)) for _ in range(at_once(spec))]
-        self.left = alloca(b, I64)
+        self.left = Variable(b, I64)
 
     def make(self, numbers: Sequence[ir.Value]) -> None:
         b, n = self.b, self.n
@@ -269,11 +269,11 @@ class _Rows:
                 with loop(b, begins, least(b, ends, last), together * width) as j:
                     for v in range(together):
                         cells.make(k, b.add(j, i64(v * width)), width, streaming)
-        b.store(b.sub(end, b.urem(b.sub(end, start), i64(together * width))), self.left)
-        with loop(b, b.load(self.left, typ=I64), b.sub(end, i64(width - 1)), width) as j:
+        self.left.put(b.sub(end, b.urem(b.sub(end, start), i64(together * width))))
+        with loop(b, self.left.get(), b.sub(end, i64(width - 1)), width) as j:
             one(j)
-            b.store(b.add(j, i64(width)), self.left)
-        with b.if_then(b.icmp_signed("<", b.load(self.left, typ=I64), end)):
+            self.left.put(b.add(j, i64(width)))
+        with b.if_then(b.icmp_signed("<", self.left.get(), end)):
             one(b.sub(end, i64(width)))
 
 
@@ -281,22 +281,19 @@ def _alike(b: ir.IRBuilder, spec: StencilSpec, out_steps: ir.Value, stream: ir.V
     """Are vectors that are aligned in one row of results aligned in the next, or need not be?"""
     odd: ir.Value = i64(0)
     for k in range(len(spec.leaves)):
-        odd = b.or_(odd, b.load(b.gep(out_steps, [i64(k)], source_etype=I64), typ=I64))
+        odd = b.or_(odd, i64_at(b, out_steps, k))
     aligned = b.icmp_signed("==", b.and_(odd, i64(63)), i64(0))
     return b.or_(aligned, b.icmp_signed("==", stream, i64(0)))
 
 
 def _one(module: ir.Module, spec: StencilSpec, width: int, k: int) -> ir.Function:
     """A vector of stage k, as a function: it is wanted in three places, seldom."""
-    b, (*shared, i, bases, j) = declare(module, f"one{k}", [*_SHARED, I64, I64, PTR, I64])
-    fn = b.function
-    fn.linkage = "internal"
-    fn.attributes.add("noinline")
+    b, (*shared, i, bases, j) = declare(module, f"one{k}", [*_SHARED, I64, I64, PTR, I64], inner=True)
     cells = _Cells(b, spec, shared, [i])
-    cells.shared = [[pointer(b, bases, s) for s in range(len(stages_of(spec).stages) - 1)]]
+    cells.shared = [all_pointers(b, bases, len(stages_of(spec).stages) - 1)]
     cells.make(k, j, width)
     b.ret_void()
-    return fn
+    return b.function
 
 
 def _aligned(
@@ -320,7 +317,7 @@ def _aligned(
 def _cell(module: ir.Module, spec: StencilSpec) -> None:
     b, (reads, read_steps, uniforms, outs, out_steps, at, count) = declare(module, "cell", [*_SHARED, I64])
     f = stages_of(spec).f
-    captured = [pointer(b, uniforms, k) for k in range(len(spec.uniforms))]
+    captured = all_pointers(b, uniforms, len(spec.uniforms))
     read = [spec.arrays[array] for array, _ in spec.reads]
     with loop(b, i64(0), count) as i:
         args: list[ir.Value] = []
