@@ -113,7 +113,7 @@ def _planned(plan: _Plan) -> list[Kernel]:
     rows = plan.rows()
     plan.find_moved()
     kernels = rows + [k if graph.with_rules or _is_compared(plan, k) else _with_stencil(plan, k) for k in plan.kernels()]
-    kernels += [k for k in plan.stencils(kernels) if not _compares_in_its_own_way(plan, k)]
+    kernels += [k for k in plan.stencils(kernels) if not (_compares_in_its_own_way(plan, k) or _is_searched(plan, k))]
     kernels += plan.maps(kernels)
     if not graph.with_rules:
         for n, kernel in enumerate(kernels):  # what one has taken is not for the next
@@ -362,6 +362,14 @@ def _compares_in_its_own_way(plan: _Plan, kernel: Kernel) -> bool:
     """Does it make anew what it compares with an extreme of what somebody else makes?"""
     inside = kernel.body.taken
     apart = (var for var, k, compares, _ in plan.compared if compares in inside and k not in inside)
+    return any(has_its_own_way(plan.graph, var, inside) for var in apart)
+
+
+def _is_searched(plan: _Plan, kernel: Kernel) -> bool:
+    """Does it make in its own way what others look for an extreme in? The place of that is XLA's, of many that are nearly as
+    great."""
+    inside = kernel.inside
+    apart = (c.var for c in plan.compared if plan.graph.producer.get(c.var) in inside and not {c.extreme, c.compares} <= inside)
     return any(has_its_own_way(plan.graph, var, inside) for var in apart)
 
 

@@ -28,8 +28,9 @@ from ..primitives.ordered.scan_xla import OPERATIONS
 from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation
 from ..tracing.labels import REDUCTIONS
-from .folds import FOLDS, operator_of
+from .folds import FOLDS, fold_of
 from .graph import Graph, with_equations
+from .sites import extreme
 
 _OF_BITS = frozenset(("convert_element_type", "bitcast_convert_type", "reduce_precision", "nextafter"))
 """What is not the same function in f32."""
@@ -98,8 +99,8 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
 
 def _known_fold(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     """A fold by a function that has a primitive of its own, by that."""
-    found, p = operator_of(graph, eqn), eqn.params
-    name = found and found[0]
+    fold, p = fold_of(graph, eqn), eqn.params
+    name = fold and fold.name
     if name is None or name not in OPERATIONS:
         return None
     if eqn.primitive.name == "reduce":
@@ -108,7 +109,8 @@ def _known_fold(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     if name not in ("add", "max", "min"):
         return None
     windows = (p[k] for k in ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation"))
-    start = np.asarray(graph.before(eqn.invars[1], ("convert_element_type", "copy")).val, eqn.invars[0].aval.dtype)
+    dtype = eqn.invars[0].aval.dtype
+    start = np.asarray(0 if name == "add" else extreme("least" if name == "max" else "greatest", dtype), dtype)
     return lambda value: lax.reduce_window(value(eqn.invars[0]), start, getattr(lax, name), *windows)
 
 

@@ -19,7 +19,7 @@ from ..tracing.jaxprs import REDUCED_BY, scatters
 from ..tracing.labels import Labels, leading, own_shape
 from ..tracing.parameters import INDEX_MODES
 from .exact_loops import is_exact
-from .folds import operator_of
+from .folds import fold_of
 from .graph import Graph
 
 MOST_OWN = 128
@@ -101,8 +101,8 @@ def _reduced(index: int, eqn: JaxprEqn, op: Any, axes: Sequence[int]) -> Site | 
 
 def _fold(graph: Graph, index: int, eqn: JaxprEqn) -> Site | None:
     """A reduction by any function."""
-    found = operator_of(graph, eqn)
-    return found and _reduced(index, eqn, found[1], sorted(eqn.params["dimensions"]))
+    fold = fold_of(graph, eqn)
+    return _reduced(index, eqn, fold.op, sorted(eqn.params["dimensions"])) if fold and fold.neutral else None
 
 
 def _scan(op: Any) -> Callable[..., Site | None]:

@@ -30,7 +30,7 @@ from ..ir.program import (
 from .known import Known, rows
 
 __all__ = [
-    "atomic_class", "decisions", "derivative_class", "identity_of", "parts", "recognise", "restrict", "simplify",
+    "atomic_class", "decisions", "derivative_class", "identity_of", "is_neutral", "parts", "recognise", "restrict", "simplify",
     "why_no_identity", "wrong_identity",
 ]  # fmt: skip
 
@@ -193,16 +193,19 @@ def _proved_identity(op: Program, known: Known) -> tuple[int, ...] | None:
     if known.match == "text" or bits is None:
         return bits
     candidates = [bits, (to_bits(np.nan, dtypes[0]), *bits[1:])] if is_float(dtypes[0]) else [bits]
-    return next((c for c in candidates if _is_neutral(op, c)), None)
+    return next((c for c in candidates if is_neutral(op, c)), None)
 
 
-def _is_neutral(op: Program, bits: tuple[int, ...]) -> bool:
-    """Does an operator that only decides give x for x and this, on either side? For x of every kind, so of every value."""
+def is_neutral(op: Program, bits: tuple[int, ...], strictly: bool = True, of_nan: bool = True) -> bool:
+    """Does an operator give x for x and this, on either side, for x of every kind? One that only decides: for every value.
+    ``strictly``: a zero of the same sign for a zero; ``of_nan``: NaN for NaN."""
     dtypes = op.result_dtypes
-    x = [np.ravel(v) for v in np.meshgrid(*map(_kinds_of, dtypes), indexing="ij")]
+    kinds = [k if of_nan else k[k == k] for k in map(_kinds_of, dtypes)]
+    x = [np.ravel(v) for v in np.meshgrid(*kinds, indexing="ij")]
     e = [np.full(v.shape, from_bits(b, d), v.dtype) for v, b, d in zip(x, bits, dtypes, strict=True)]
     sides = (evaluate(op, [*e, *x]), evaluate(op, [*x, *e]))
-    return all(identical(got, v).all() for side in sides for got, v in zip(side, x, strict=True))
+    pairs = [(got, v) for side in sides for got, v in zip(side, x, strict=True)]
+    return all((identical(got, v) if strictly else (got == v) | ((got != got) & (v != v))).all() for got, v in pairs)
 
 
 def _kinds_of(dtype: str) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from ...tracing.jaxprs import IDENTITIES, scatters
 from ...tracing.labels import inner_axes
 from ...tracing.parameters import INDEX_MODES
-from ..folds import operator_of
+from ..folds import fold_of
 from ..sites import extreme
 from .cells import FIXED, MOST_PIECES, Cells, Node, Number, Region, Rule, View, shifted
 
@@ -222,15 +222,23 @@ def _window(name: str) -> Rule:
 
 def _window_of_any(c: Cells, eqn: Any, view: View, region: Region) -> Node | None:
     """A window folded by any function of two numbers."""
-    if (found := operator_of(c.graph, eqn)) is None:
+    if (fold := fold_of(c.graph, eqn)) is None:
         return None
-    start, op = c.value(eqn.invars[1], (), ()), c.named(eqn, found[0] or "fold", found[1], eqn.outvars[0].aval.dtype)
-    return _folded(c, eqn, view, region, lambda a, b: c.apply(op, [a, b]), start)
+    op, start = c.named(eqn, fold.name or "fold", fold.op, eqn.outvars[0].aval.dtype), c.number(fold.start)
+    return _folded(c, eqn, view, region, lambda a, b: c.apply(op, [a, b]), start, None if fold.neutral else start)
 
 
-def _folded(c: Cells, eqn: Any, view: View, region: Region, combine: Callable[[Node, Node], Node], outside: Node) -> Node | None:
-    """A window, beyond the array's ends ``outside``."""
-    p, x, out = eqn.params, eqn.invars[0], None
+def _folded(
+    c: Cells,
+    eqn: Any,
+    view: View,
+    region: Region,
+    combine: Callable[[Node, Node], Node],
+    outside: Node,
+    out: Node | None = None,
+) -> Node | None:
+    """A window, beyond the array's ends ``outside``; from ``out`` on, if that is said."""
+    p, x = eqn.params, eqn.invars[0]
     sizes = p["window_dimensions"]
     moved = [n != 1 or s != 1 or tuple(pad) != (0, 0) for n, s, pad in zip(sizes, p["window_strides"], p["padding"], strict=True)]
     strided = any(n != 1 for n in (*p["window_strides"], *p["base_dilation"]))
