@@ -102,7 +102,7 @@ def of_complex(x: Any, y: Any) -> Any:
 
 
 def stepped(x: Any, y: Any) -> Any:
-    return lax.fori_loop(0, 5, lambda i, x: x + 0.1 * jnp.sin(x) * y, x)
+    return lax.fori_loop(0, 5, lambda i, x: x + 0.1 * i * jnp.sin(x) * y, x)
 
 
 def chosen(x: Any, y: Any) -> Any:

@@ -22,7 +22,7 @@ from .kernels import Kernel
 
 _ALIKE = frozenset(
     "abs add and ceil clamp convert_element_type div eq floor ge gt is_finite le lt max min mul ne neg not or rem round select_n "
-    "sign sqrt square sub xor gather slice".split()
+    "sign sqrt square sub xor gather slice concatenate pad reduce_window_max reduce_window_min rev".split()
 )
 """What has the same bits, whoever computes it, but for sums of products."""
 
@@ -176,7 +176,7 @@ def _makers(graph: Graph, wanted: Iterable[Var], taken: Collection[int]) -> list
 def _is_alike(graph: Graph, eqn: JaxprEqn) -> bool:
     if all(jnp.issubdtype(v.aval.dtype, jnp.integer) for v in eqn.outvars):
         return True  # places to read at, say
-    if eqn.primitive.name in ("add", "sub"):
+    if eqn.primitive.name in ("add", "sub", "reduce_window_sum"):
         return not any(_is_product(graph, v) for v in eqn.invars)
     return eqn.primitive.name in _ALIKE | MOVES
 

@@ -58,13 +58,19 @@ those at the ends of rows as well, since all of them are in memory."""
 def folds(stencil: Stencil, combined: Collection[int]) -> bool:
     """Does a reduction of it pay that makes the cells as it combines them, by ``combined`` equations?"""
     layout, inner, cells = stencil.layout, stencil.layout.innermost, math.prod(stencil.shape)
+    short = math.prod(layout.shape[inner:]) < SHORT_FOLDED * (1 + (inner in layout.counted))
     if len(layout.places) > MOST_FOLDED:
         return False
     if _is_of_rows(stencil, combined):
-        return math.prod(layout.shape[inner:]) >= SHORT_FOLDED * (1 + (inner in layout.counted))
+        return not short
     if layout.beyond(inner):
-        return cells >= FEWEST_FOLDED_AT_ENDS
+        return cells >= FEWEST_FOLDED_AT_ENDS or (_is_wanted_again(stencil, combined) and not short)
     return inner not in layout.counted or cells >= FEWEST_FOLDED
+
+
+def _is_wanted_again(stencil: Stencil, combined: Collection[int]) -> bool:
+    """Do others than these equations want it?"""
+    return any(u not in combined for s in stencil.sites for u in stencil.graph.users[s.eqn.outvars[0]])
 
 
 def fills_no_vector(layout: Layout) -> bool:
@@ -101,23 +107,20 @@ def why_no_stencil(
     if fills_no_vector(layout):
         return "short rows"
     if combined:
-        users = [u for s in stencil.sites for u in stencil.graph.users[s.eqn.outvars[0]]]
-        wanted_again = any(u not in combined for u in users)
         cheap = _is_cheap(inside)
         bordered = not _BORDERS.isdisjoint(e.primitive.name for e in inside)
         short = math.prod(layout.shape[inner:]) < SHORT_FOLDED
         again = folded and sum(map(operations, inside)) <= FOLDED_AGAIN and cells >= FEWEST_FOLDED and not short
         if bordered and not layout.beyond(inner) and cells < FEWEST_IN_ROWS:
             again = False  # XLA would make borders of borders for the others
-        if wanted_again and cheap and not again:
+        if _is_wanted_again(stencil, combined) and cheap and not again:
             return "others want it too, and XLA makes it where it is read"
         return None
     if written:
         return None
     reduced = set[int]().union(*(_reductions_of(stencil, k, by_xla) for k in stencil.taken))
     along_rows = [k for k in reduced if len(stencil.shape) - 1 in stencil.graph.eqns[k].params["axes"]]
-    returned = any(OUTSIDE in stencil.graph.users[stencil.graph.eqns[k].outvars[0]] for k in stencil.inside)
-    if len(reduced) > 1 or (reduced and (returned or not along_rows or inner in layout.counted)):
+    if len(reduced) > 1 or (reduced and (not along_rows or inner in layout.counted or _is_shared(stencil))):
         return "XLA reduces what it makes on its way, and writes that for both"
     if not inner and 0 in layout.counted:
         return "the ends of one row, which XLA's loop has as well"
@@ -147,6 +150,14 @@ def _fewest_cells(inside: Sequence[JaxprEqn]) -> int:
     if any(e.primitive.name == "conv_general_dilated" or _is_wide_window(e) for e in inside):
         return FEWEST_WRITTEN
     return FEWEST_CELLS if _ADDED.isdisjoint(e.primitive.name for e in inside) else FEWEST_ADDED
+
+
+def _is_shared(stencil: Stencil) -> bool:
+    """Do others want what it computes on its way, or several what it makes?"""
+    graph, inside = stencil.graph, stencil.inside
+    computed = [k for k in inside if graph.eqns[k].primitive.name in elementwise.NAMES]
+    others = [u for k in computed for v in graph.eqns[k].outvars for u in graph.users[v] if u not in inside]
+    return len(others) > 1 or OUTSIDE in others
 
 
 def _is_of_rows(stencil: Stencil, combined: Collection[int]) -> bool:

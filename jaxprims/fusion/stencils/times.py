@@ -44,9 +44,9 @@ that is left without vectors of 64 bytes: XLA's compiler has more uses for small
 WIDE_ROW = 512
 """Numbers of a row from which on XLA's loop with one such choice, and few additions, is made of its pieces."""
 
-PADDED_ROWS, FOLDED, COPIED, FEW_SLICES = 0.06, 0.08, 0.4, 3
-"""For each cell: a border of whole rows of such numbers, where rows' ends are no others; an addition in a window; what is updated
-of more slices than so many in a loop, which XLA does in place otherwise."""
+FOLDED, COPIED, FEW_SLICES = 0.08, 0.4, 3
+"""For each cell: an addition in a window; what is updated of more slices than so many in a loop, which XLA does in place
+otherwise."""
 
 FEW_WEIGHTED = 32
 """Additions and products up to which a convolution in a loop is in XLA's vectors."""
@@ -70,7 +70,7 @@ def time_in_xla(graph: Graph, counts: Mapping[int, float], layout: Layout, sever
     """What XLA's loop takes for these equations, each so often for a cell. ``several``: in one of several steps."""
     inner, cells, words = layout.innermost, math.prod(layout.shape), words_of(layout)
     at_ends = at_rows = arithmetic = one_by_one = slices = mapped = 0.0
-    padded = padded_rows = updated = False
+    padded = updated = False
     bordered = set[int]()
     for k, count in counts.items():
         eqn = graph.eqns[k]
@@ -79,7 +79,7 @@ def time_in_xla(graph: Graph, counts: Mapping[int, float], layout: Layout, sever
             ends = inner in axes
             bordered |= axes
             at_ends, at_rows = at_ends + count * ends, at_rows + count * (not ends)
-            padded, padded_rows = padded or (name == "pad" and ends), padded_rows or (name == "pad" and not ends)
+            padded = padded or (name == "pad" and ends)
         elif name in UPDATES:
             updated = True
         elif name.startswith("reduce_window") or (name == "conv_general_dilated" and not is_of_few_weights(graph, k)):
@@ -103,7 +103,6 @@ def time_in_xla(graph: Graph, counts: Mapping[int, float], layout: Layout, sever
     elif chooses:
         each += (scalar + choices) * (NARROW if has_narrow_vectors() else 1) + CHOSEN_UNROLLED * unrolled
     else:
-        each += at_rows * PADDED_ROWS * padded_rows
         each += ONE_BY_ONE + scalar if unrolled and layout.lanes else words * _of_additions(arithmetic, BY_XLA)
     return cells * each
 
