@@ -46,6 +46,11 @@ class Target(abc.ABC):
     writes_rows = False
     """Are histograms in which each element has a bin of its own written as maps? If not, they are plain XLA."""
 
+    @property
+    def vector_bytes(self) -> int | None:
+        """Of the widest vectors; None where there are none."""
+        return None
+
     @abc.abstractmethod
     def serves(self, family: str) -> bool:
         """Are there kernels for this family? If not, its calls are plain XLA here."""

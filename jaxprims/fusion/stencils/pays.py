@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
+import jax
 from jax.extend.core import JaxprEqn
 
 from ...specs.stencil import WIDEST
@@ -18,8 +19,11 @@ from .stencil import Layout, Stencil
 from .times import ONE_BY_ONE_REDUCED, UPDATES, is_of_few_weights, time_in_kernel, time_in_xla, words_of
 
 FEWEST_CELLS, FEWEST_ADDED, FEWEST_WRITTEN = 2**12, 2**16, 2**11
-"""Cells below which XLA's loop is done before a kernel is called; where it adds to them in place; where it makes them one by
-one."""
+"""Cells of each device below which XLA's loop is done before a kernel is called; of all where it adds to them in place; where it
+makes them one by one."""
+
+MOST_PARTS = 8
+"""Devices beyond which it is not asked for more cells."""
 
 _ADDED = scatters("add")
 _WRITTEN = UPDATES | {"conv_general_dilated"}
@@ -59,8 +63,8 @@ def folds(stencil: Stencil, combined: Collection[int]) -> bool:
     """Does a reduction of it pay that makes the cells as it combines them, by ``combined`` equations?"""
     layout, inner, cells = stencil.layout, stencil.layout.innermost, math.prod(stencil.shape)
     short = math.prod(layout.shape[inner:]) < SHORT_FOLDED * (1 + (inner in layout.counted))
-    if len(layout.places) > MOST_FOLDED:
-        return False
+    if len(layout.places) > MOST_FOLDED or jax.device_count() > 1:
+        return len(layout.places) <= MOST_FOLDED  # several devices exchange less
     if _is_of_rows(stencil, combined):
         return not short
     if layout.beyond(inner):
@@ -149,7 +153,8 @@ def _is_cheap(inside: Sequence[JaxprEqn]) -> bool:
 def _fewest_cells(inside: Sequence[JaxprEqn]) -> int:
     if any(e.primitive.name == "conv_general_dilated" or _is_wide_window(e) for e in inside):
         return FEWEST_WRITTEN
-    return FEWEST_CELLS if _ADDED.isdisjoint(e.primitive.name for e in inside) else FEWEST_ADDED
+    each = FEWEST_CELLS * min(jax.device_count(), MOST_PARTS)
+    return each if _ADDED.isdisjoint(e.primitive.name for e in inside) else FEWEST_ADDED
 
 
 def _is_shared(stencil: Stencil) -> bool:

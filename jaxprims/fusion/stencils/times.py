@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from ...targets.cpu.llvm.engine import has_narrow_vectors
+from ...specs.stencil import WIDEST
+from ...targets.registry import target_at
 from ...tracing.jaxprs import scatters
 from ..body import additions
 from ..graph import Graph
@@ -101,7 +102,8 @@ def time_in_xla(graph: Graph, counts: Mapping[int, float], layout: Layout, sever
     if _is_of_halves(layout):
         each += arithmetic * ROUNDED_BY_XLA + PADDED * padded + choices
     elif chooses:
-        each += (scalar + choices) * (NARROW if has_narrow_vectors() else 1) + CHOSEN_UNROLLED * unrolled
+        narrow = target_at("cpu").vector_bytes != WIDEST
+        each += (scalar + choices) * (NARROW if narrow else 1) + CHOSEN_UNROLLED * unrolled
     else:
         each += ONE_BY_ONE + scalar if unrolled and layout.lanes else words * _of_additions(arithmetic, BY_XLA)
     return cells * each

@@ -17,6 +17,7 @@ from .histogram.family import KERNELS as HISTOGRAM_KERNELS
 from .histogram.family import Groups, Histograms
 from .histogram.walk import KERNELS as WALK_KERNELS
 from .histogram.walk import Walks
+from .llvm.engine import target
 from .ordered.family import KERNELS as ORDERED_KERNELS
 from .ordered.family import LARGE_KERNELS, Reductions, ScanChains, Scans, Segments, StencilReductions
 from .stencil.family import KERNELS as STENCIL_KERNELS
@@ -38,6 +39,10 @@ class Cpu(Target):
         ordered = Scans(), Reductions(), Segments(), ScanChains()
         every: list[CpuFamily] = [self.histograms, Groups(), *ordered, Stencils(), StencilReductions(), Walks()]
         self.families = {family.name: family for family in every}
+
+    @property
+    def vector_bytes(self) -> int:
+        return target().vector_bytes
 
     def serves(self, family: str) -> bool:
         return family in self.families or family == "held"
