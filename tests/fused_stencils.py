@@ -39,7 +39,7 @@ def everywhere(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.node.get_closest_marker("strategies") is None:
             patch.setattr(rewrite, "why_no_stencil", lambda *_: None)
             patch.setattr(folded, "folds", lambda *_: True)
-            patch.setattr(steps, "FEWEST_CELLS", 0)
+            patch.setattr(steps, "fewest_cells", lambda: 0)
             patch.setattr(steps, "why_no_steps", lambda *_: None)
         yield
     assert found == []

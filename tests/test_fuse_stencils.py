@@ -406,10 +406,7 @@ def test_what_pays() -> None:
     assert found(laplacian, 1000, 1000) == 0 and found(laplacian, 4096, 4096) == 1
     assert found(kept, 300, 300) == 1 and found(rolled, 10_000, 10) == 0
     # rows whose ends XLA chooses, and of which a kernel has to begin each
-
-    def padded_rows(u: Any) -> Any:
-        return laplacian(jnp.pad(u, ((0, 0), (1, 1)), "edge"))
-
+    padded_rows = lambda u: laplacian(jnp.pad(u, ((0, 0), (1, 1)), "edge"))  # noqa: E731
     assert found(rolled, 8000, 24) == 0 and found(rolled, 1000, 130) == 1
     assert found(padded_rows, 5000, 20) == 0 and found(lambda u: laplacian(jnp.pad(u, 1)), 1000, 100) == 1
     assert found(lambda u: sum(jnp.roll(u, s, k) for k in range(3) for s in (1, -1)), 64, 64, 64) == 1
@@ -443,7 +440,7 @@ def test_what_pays() -> None:
     assert found(energy, 300, 300) == 1 and found(jax.grad(energy), 300, 300) == 0
     box = lambda u: jnp.sum(lax.reduce_window(u, 0.0, lax.add, (3, 3), (1, 1), "SAME") ** 2)  # noqa: E731
     large = [jax.ShapeDtypeStruct((n, n), jnp.float32) for n in (300, 2000)]
-    assert [kinds(box, x) for x in large] == [["reduce of stencil"], ["reduce of stencil"]]  # for several devices
+    assert [kinds(box, x) for x in large] == [["reduce of stencil"]] * 2  # for several devices
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "device_count", lambda: 1)
         assert [kinds(box, x) for x in large] == [["reduce", "stencil"], ["reduce of stencil"]]  # in caches, and in memory

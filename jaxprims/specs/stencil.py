@@ -30,8 +30,12 @@ def is_short_row(cells: int, lanes: int, offsets: Sequence[int], width: int, aro
     """Do CPUs make too many cells of a row one by one, or all, since they fill no vector? ``offsets``: where on the innermost
     axis cells are read; ``width``: numbers that fill the widest vector; ``around``: steps go on beyond the ends of rows that
     wrap."""
-    inside = cells - max(offsets, default=0) + min(offsets, default=0)
-    return cells * lanes <= SHORT_ROW * (2 if around else 1) or inside * lanes < width
+    return cells * lanes <= SHORT_ROW * (2 if around else 1) or fills_no_vector(cells, lanes, offsets, width)
+
+
+def fills_no_vector(cells: int, lanes: int, offsets: Sequence[int], width: int) -> bool:
+    """Are all cells of such a row made one by one? But for what reads beyond its ends it is shorter than a vector."""
+    return (cells - max(offsets, default=0) + min(offsets, default=0)) * lanes < width
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

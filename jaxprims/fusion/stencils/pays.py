@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import jax
 from jax.extend.core import JaxprEqn
 
-from ...specs.stencil import WIDEST
+from ...specs.stencil import WIDEST, fills_no_vector
 from ...tracing import elementwise
 from ...tracing.jaxprs import scatters
 from ...tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS
@@ -77,17 +77,16 @@ def _is_wanted_again(stencil: Stencil, combined: Collection[int]) -> bool:
     return any(u not in combined for s in stencil.sites for u in stencil.graph.users[s.eqn.outvars[0]])
 
 
-def fills_no_vector(layout: Layout) -> bool:
-    """Is a row, but for what reads beyond its ends, shorter than a vector, so that a kernel makes all cells one by one?"""
-    inner = layout.innermost
-    shifts = [shifts[inner] for _, shifts in layout.places]
-    inside = layout.shape[inner] - max(shifts, default=0) + min(shifts, default=0)
-    return inside * math.prod(layout.shape[inner + 1 :]) * words_of(layout) * 4 < WIDEST
+def _fills_no_vector(layout: Layout) -> bool:
+    """Are all cells of a row made one by one?"""
+    inner, shape = layout.innermost, layout.shape
+    offsets, width = [shifts[inner] for _, shifts in layout.places], int(WIDEST / (4 * words_of(layout)))
+    return fills_no_vector(shape[inner], math.prod(shape[inner + 1 :]), offsets, width)
 
 
 def why_no_steps(graph: Graph, counts: Mapping[int, float], layout: Layout) -> str | None:
     """As :func:`why_no_stencil`, of several steps."""
-    if fills_no_vector(layout):
+    if _fills_no_vector(layout):
         return "short rows"
     kernel, xla = time_in_kernel(layout, several=True), time_in_xla(graph, counts, layout, several=True)
     return None if MARGIN * kernel < xla else _in_words(kernel, xla)
@@ -108,7 +107,7 @@ def why_no_stencil(
     written = any(_is_written(stencil.graph, k) for k in stencil.taken)
     if cells < _fewest_cells(inside):
         return "few cells: XLA's loop is done before a kernel is called"
-    if fills_no_vector(layout):
+    if _fills_no_vector(layout):
         return "short rows"
     if combined:
         cheap = _is_cheap(inside)
@@ -153,8 +152,12 @@ def _is_cheap(inside: Sequence[JaxprEqn]) -> bool:
 def _fewest_cells(inside: Sequence[JaxprEqn]) -> int:
     if any(e.primitive.name == "conv_general_dilated" or _is_wide_window(e) for e in inside):
         return FEWEST_WRITTEN
-    each = FEWEST_CELLS * min(jax.device_count(), MOST_PARTS)
-    return each if _ADDED.isdisjoint(e.primitive.name for e in inside) else FEWEST_ADDED
+    return fewest_cells() if _ADDED.isdisjoint(e.primitive.name for e in inside) else FEWEST_ADDED
+
+
+def fewest_cells() -> int:
+    """Of all devices together."""
+    return FEWEST_CELLS * min(jax.device_count(), MOST_PARTS)
 
 
 def _is_shared(stencil: Stencil) -> bool:

@@ -17,7 +17,7 @@ from ..graph import Graph, flat_graph
 from .cells import Axis, Cells, Node, Read, Split, Unclear
 from .dear import dear
 from .moves import RULES
-from .pays import FEWEST_CELLS, why_no_steps
+from .pays import fewest_cells, why_no_steps
 from .stencil import BROADCAST, Keep, Layout
 
 
@@ -62,7 +62,7 @@ class _Loop:
         (self.shape,) = shapes
         if not all(isinstance(n, int) and n for n in self.shape):
             raise Unclear("a size that is no number")
-        if math.prod(self.shape) < FEWEST_CELLS:
+        if math.prod(self.shape) < fewest_cells():
             raise Unclear("few cells")
         changing = [v for k, v in enumerate(self.carried) if jaxpr.outvars[k] is not v]
         self.inside = depending_on(jaxpr, changing)
