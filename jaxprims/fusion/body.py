@@ -20,6 +20,8 @@ from .cut import count_of
 from .exact_loops import each_step, is_exact_loop, steps
 from .graph import Graph
 from .sites import MOST_OWN, Site
+from .sorts import additions as of_sort
+from .sorts import is_short, is_sort
 
 Leaf = tuple[Var, Labels]
 
@@ -62,7 +64,7 @@ _DEAR = {
 }
 """Operations that take longer than an addition, in additions."""
 
-_COMBINING = REDUCTIONS | {"argmax", "argmin", "sort"}
+_COMBINING = REDUCTIONS | {"argmax", "argmin"}
 """What takes an addition for each number that it is given."""
 
 _FREE = MOVES | {"transpose", "slice"}
@@ -247,6 +249,8 @@ def operations(eqn: JaxprEqn) -> float:
     if eqn.primitive.name == "dot_general":
         (sums, _), _ = eqn.params["dimension_numbers"]
         return 2 * count_of(eqn.invars[0].aval.shape[a] for a in sums)
+    if is_sort(eqn):
+        return of_sort(eqn) if is_short(eqn) else math.inf
     if is_exact_loop(eqn):
         return steps(eqn) * sum(map(operations, each_step(eqn)))
     return 0 if eqn.primitive.name in _FREE else additions(eqn.primitive.name)

@@ -33,7 +33,7 @@ def as_calls(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def is_exact_loop(eqn: JaxprEqn) -> bool:
-    return eqn.primitive.name in ("jit", "pjit") and eqn.params["name"] == NAME
+    return is_call_of(eqn, NAME)
 
 
 def is_exact(eqn: JaxprEqn) -> bool:
@@ -43,7 +43,7 @@ def is_exact(eqn: JaxprEqn) -> bool:
 
 def title(eqn: JaxprEqn) -> str:
     """An equation's name, in words."""
-    return NAME if is_exact_loop(eqn) else eqn.primitive.name
+    return eqn.params["name"] if eqn.primitive.name in ("jit", "pjit") else eqn.primitive.name
 
 
 def steps(eqn: JaxprEqn) -> int:
@@ -79,13 +79,7 @@ def _called(eqn: JaxprEqn, wanted: list[Var]) -> JaxprEqn | None:
     (out,) = wanted
     if captured or not out.aval.ndim or not _is_exact(jaxpr):
         return None
-    which = eqn.outvars.index(out)
-
-    def loop(*operands: Any) -> Any:
-        return run_equation(eqn, operands)[which]
-
-    (call,) = jax.make_jaxpr(jax.jit(loop))(*(v.aval for v in eqn.invars)).eqns
-    call = call.replace(invars=eqn.invars, outvars=[out])
+    call = call_of(eqn, out, NAME)
     try:
         sources(call, 0)
     except Mixed:
@@ -93,14 +87,31 @@ def _called(eqn: JaxprEqn, wanted: list[Var]) -> JaxprEqn | None:
     return call
 
 
+def call_of(eqn: JaxprEqn, out: Var, name: str) -> JaxprEqn:
+    """An equation for one of its results alone, as a call of this name."""
+    which = eqn.outvars.index(out)
+
+    def one(*operands: Any) -> Any:
+        return run_equation(eqn, operands)[which]
+
+    one.__name__ = name
+    (call,) = jax.make_jaxpr(jax.jit(one))(*(v.aval for v in eqn.invars)).eqns
+    return call.replace(invars=eqn.invars, outvars=[out])
+
+
+def is_call_of(eqn: JaxprEqn, name: str) -> bool:
+    return eqn.primitive.name in ("jit", "pjit") and eqn.params["name"] == name
+
+
 def _is_exact(jaxpr: Jaxpr) -> bool:
     """Does a function treat elements by operations that do not round?"""
+    return all(map(rounds_nothing, _inlined(jaxpr)))
 
-    def is_whole(v: Any) -> bool:
-        return v.aval.dtype == bool or np.issubdtype(v.aval.dtype, np.integer)
 
-    return all(
-        eqn.primitive.name in _EXACT
-        or (eqn.primitive.name in elementwise.NAMES and all(map(is_whole, (*eqn.invars, *eqn.outvars))))
-        for eqn in _inlined(jaxpr)
-    )
+def rounds_nothing(eqn: JaxprEqn) -> bool:
+    whole = eqn.primitive.name in elementwise.NAMES and all(map(_is_whole, (*eqn.invars, *eqn.outvars)))
+    return whole or eqn.primitive.name in _EXACT
+
+
+def _is_whole(v: Any) -> bool:
+    return v.aval.dtype == bool or np.issubdtype(v.aval.dtype, np.integer)

@@ -14,6 +14,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from ..tracing import elementwise
 from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, interpret, pruned, run_equation, value_of, variables
 from .exact_loops import as_calls
+from .sorts import by_result
 
 OUTSIDE = -1
 """The user of what a function returns."""
@@ -109,7 +110,7 @@ def flat_graph(
     inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs, rewrite, calls, barriers))(
         *(v.aval for v in closed.jaxpr.invars)
     )
-    jaxpr = as_calls(pruned(_shared(inlined.jaxpr)))
+    jaxpr = by_result(as_calls(pruned(_shared(inlined.jaxpr))))
     eqns = jaxpr.eqns
     producer: dict[Var, int] = {}
     users: dict[Var, list[int]] = {}

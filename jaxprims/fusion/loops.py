@@ -20,6 +20,7 @@ from ..arguments.bins import Bins
 from ..arguments.monoid import Monoid
 from ..arguments.positions import positions
 from ..calls.mapped import mapped, recurring, scanned
+from ..operators.operator import MAX_STRUCT_SLOTS
 from ..primitives.avals import typed
 from ..primitives.batches import over_batch
 from ..primitives.tangents import replaced
@@ -29,6 +30,7 @@ from ..tracing.lanewise import OWN
 from .body import MOST_MADE_SIDE_BY_SIDE, Body, own_numbers
 from .graph import Graph
 from .sites import Site, extreme, is_filled_with
+from .sorts import is_sort
 
 
 def run(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
@@ -198,9 +200,12 @@ def _together(sites: Sequence[Site]) -> Callable[[Any, Any], Any]:
 
 def _arranged(x: Any, labels: Sequence[int]) -> Any:
     """Labelled axes first, in the order of the loops, then the body's own."""
-    order = sorted((k if k != OWN else len(labels) + 64, a) for a, k in enumerate(labels))
-    axes = [a for _, a in order]
+    axes = _order(labels)
     return x if axes == list(range(len(axes))) else jnp.transpose(x, axes)
+
+
+def _order(labels: Sequence[int]) -> list[int]:
+    return sorted(range(len(labels)), key=lambda a: labels[a] if labels[a] != OWN else len(labels) + 64)
 
 
 def _coordinate(flat: Any, sizes: Sequence[int], loop: int) -> Any:
@@ -268,13 +273,22 @@ def _flat(
 
 def _mapping(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     def row(elements: Any, values: Callable[..., list[list[Any]]]) -> Any:
-        return mapped(lambda *element: tuple(v for (v,) in values(*element)), elements)
+        return mapped(lambda *element: tuple(v for (v,) in values(*element)), elements, registers=registers)
 
+    registers = MOST_MADE_SIDE_BY_SIDE if any(is_sort(s.eqn) for s in body.sites) else MAX_STRUCT_SLOTS
     first, sizes = 0, body.sites[0].sizes
     while jax.device_count() > 1 and math.prod(sizes[first + 1 :]) >= ENOUGH_ROWS:  # they may share any of the axes
         first += 1
     out = _over_flat(body, read, first, row)
-    return _typed(body, (x.reshape(s.eqn.outvars[0].aval.shape) for x, s in zip(out, body.sites, strict=True)))
+    return _typed(body, (_placed(x, s) for x, s in zip(out, body.sites, strict=True)))
+
+
+def _placed(x: Any, site: Site) -> Any:
+    """A map's result, of loops as one and its own axes, in the order of its own."""
+    ((var, labels),) = site.roots
+    order = _order(labels)
+    x = x.reshape([var.aval.shape[a] for a in order])
+    return x if order == sorted(order) else jnp.transpose(x, np.argsort(order))
 
 
 ROWS_TOGETHER, TOGETHER = 16, 1024

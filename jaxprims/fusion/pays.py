@@ -12,14 +12,15 @@ from ..tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS, own_shape
 from ..tracing.lanewise import OWN
 from .body import DEAR, OF_A_VECTOR, Body, Leaf, in_register, operations, own_numbers
 from .cut import IN_CACHE
-from .exact_loops import is_exact, is_exact_loop
+from .exact_loops import is_exact, is_exact_loop, rounds_nothing
 from .graph import OUTSIDE
 from .sites import Site
+from .sorts import is_sort
 from .stencils.stencil import Stencil
 
-FEWEST, FEWEST_DEAR, FEWEST_SCANNED = 2**12, 2**11, 2**8
+FEWEST, FEWEST_DEAR, FEWEST_SCANNED, FEWEST_SORTED = 2**12, 2**11, 2**8, 2**8
 """Elements below which XLA's own loop is done before a kernel has been called: of a reduction; of what it does one by one, as
-updates of bins, positions of extremes, functions; of a scan, through which it goes step by step or several times."""
+updates of bins, positions of extremes, functions; of a scan, through which it goes step by step or several times; of a sort."""
 
 FEWEST_SUMMED = 2**15
 """The same of sums in a loop of what it reads, and of its squares, which are in the cache."""
@@ -149,6 +150,8 @@ def _fewest(body: Body) -> int:
     site, inside = body.sites[0], [body.graph.eqns[k] for k in body.taken]
     if site.family == "scan":
         return FEWEST_SCANNED
+    if is_sort(site.eqn):
+        return FEWEST_SORTED
     if site.family == "map" and is_exact_loop(site.eqn):
         return max(FEWEST_DEAR, LEAST_IN_LOOPS // max(1, int(operations(site.eqn))))
     if site.rows or (site.family == "map" and _is_made_elsewhere(body)):
@@ -197,7 +200,7 @@ def why_not(body: Body) -> str | None:
     of_few = in_common and site.kept > 0 and (math.prod(site.lanes) < WIDE_FOR_XLA or _compares(site))
     if site.lanes and not narrow and (of_few or not all(_is_along_lanes(body, *leaf) for leaf in body.leaves)):
         return "columns with a number for each: XLA would have to write what is made of them"
-    if site.family == "map" and is_exact(site.eqn):
+    if site.family == "map" and (is_exact(site.eqn) or is_sort(site.eqn)):
         return None
     if site.family == "map":
         read = sum(own_numbers(*leaf) for leaf in body.streamed)
@@ -306,6 +309,14 @@ def _is_along_rows(body: Body, eqn: JaxprEqn) -> bool:
     read = x in {var for var, _ in body.streamed} and y.aval.ndim == 1 and not batch and tuple(sums) == (last,)
     alone = read and not any(u in inside for u in body.graph.users[x] if body.graph.eqns[u] is not eqn)
     return alone and dtype in (jnp.float32, jnp.float64) and x.aval.shape[last] * dtype.itemsize >= SHORTEST_MULTIPLIED
+
+
+def of_sorted(body: Body) -> frozenset[Var]:
+    """What is sorted, and was rounded: others may compare it with what comes of that."""
+    if not any(is_sort(s.eqn) for s in body.sites):
+        return frozenset()
+    eqns = (body.graph.eqns[k] for k in body.taken)
+    return frozenset(v for eqn in eqns if not (is_sort(eqn) or rounds_nothing(eqn)) for v in eqn.outvars)
 
 
 SHORT_ROW_SCANNED = 256

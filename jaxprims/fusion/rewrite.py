@@ -33,7 +33,7 @@ from .exact_loops import title
 from .graph import Graph, needs_itself
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
 from .maps import find_maps, is_worth_one
-from .pays import along_rows, is_held, of_short_rows, why_no_rows, why_not
+from .pays import along_rows, is_held, of_short_rows, of_sorted, why_no_rows, why_not
 from .priced import SAVED, bytes_around, price
 from .rows import find_rows, leaves_short_ones
 from .sites import MOST_OWN, Site, find_sites, small_reductions
@@ -280,7 +280,7 @@ class _Plan:
         while True:
             bodies = [self._body(g, cut) for g, cut in zip(groups, cuts, strict=True)]
             alike = read_in_any_case(self.graph, self.compared, bodies, self.graph.evaluated(_reads_of(bodies)))
-            more = [alike | along_rows(b) | of_short_rows(b) for b in bodies]
+            more = [alike | along_rows(b) | of_short_rows(b) | of_sorted(b) for b in bodies]
             if all(mine <= cut for mine, cut in zip(more, cuts, strict=True)):
                 return bodies
             cuts = [cut | mine for cut, mine in zip(cuts, more, strict=True)]
@@ -292,7 +292,7 @@ class _Plan:
         for index in (k for k in outside if k not in tried):
             tried.add(index)
             for site in filter(self._is_worth_one, small_reductions(index, self.graph.eqns[index])):
-                others = [k for k in outside if k != index and self.graph.eqns[k].invars[:1] == site.eqn.invars]
+                others = [k for k in outside if k != index and self.graph.eqns[k].invars[:1] == site.eqn.invars[:1]]
                 return [site, *(s for k in others for s in self._small(k, site))]
         return None
 

@@ -17,10 +17,12 @@ from ..primitives.ordered.recurrence import NearOne, Product, Recurrence
 from ..primitives.ordered.scan_xla import OPERATIONS, STEPS
 from ..tracing.jaxprs import REDUCED_BY, scatters
 from ..tracing.labels import Labels, leading, own_shape
+from ..tracing.lanewise import OWN
 from ..tracing.parameters import INDEX_MODES
 from .exact_loops import is_exact
 from .folds import fold_of
 from .graph import Graph
+from .sorts import axis_of, is_short
 
 MOST_OWN = 128
 """Numbers that a loop's body computes at once."""
@@ -156,15 +158,24 @@ def small_reductions(index: int, eqn: JaxprEqn) -> Iterator[Site]:
     results. XLA writes what it reduces, if that is made from less; and what loops carry."""
     if is_exact(eqn) and all(isinstance(n, int) for n in eqn.outvars[0].aval.shape):
         yield map_of(index, eqn)
+    if is_short(eqn) and is_number(eqn.outvars[0]):
+        yield _sorting(index, eqn)
     if eqn.primitive.name not in _SMALL or len(eqn.outvars) != 1:
         return
     (out,), shape = eqn.outvars, eqn.invars[0].aval.shape
-    axes = sorted(eqn.params["axes"]) if "axes" in eqn.params else [eqn.params["dimension"]]
+    axes = sorted(eqn.params["axes"])
     if not axes or not all(isinstance(n, int) for n in shape) or not is_number(out, complex=True):
         return
     for rank in range(axes[0], 0, -1):
         if 0 < math.prod(shape[rank:]) <= MOST_OWN:
             yield map_of(index, eqn, rank)
+
+
+def _sorting(index: int, eqn: JaxprEqn) -> Site:
+    """A sort, in loops along the other axes."""
+    (out,), axis = eqn.outvars, axis_of(eqn)
+    labels = tuple(OWN if a == axis else a - (a > axis) for a in range(out.aval.ndim))
+    return Site(index, eqn, "map", None, ((out, labels),), out.aval.shape[:axis] + out.aval.shape[axis + 1 :], 0)
 
 
 def map_of(index: int, eqn: JaxprEqn, loops: int | None = None) -> Site:
@@ -174,7 +185,7 @@ def map_of(index: int, eqn: JaxprEqn, loops: int | None = None) -> Site:
     return Site(index, eqn, "map", None, ((out, leading(loops, out.aval.ndim)),), out.aval.shape[:loops], 0)
 
 
-_SMALL = frozenset("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or argmax argmin sort".split())
+_SMALL = frozenset("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or argmax argmin".split())
 
 
 def extreme(which: str, dtype: Any) -> Any:

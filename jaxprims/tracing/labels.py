@@ -249,6 +249,7 @@ _RULES: dict[str, Callable[[Any, int], Found]] = {
     "slice": _slice,
     "sort": _but("dimension"),
     "squeeze": _reshape,
+    "top_k": _but("axis"),
     "stack": _stack,
     "transpose": _transpose,
 }

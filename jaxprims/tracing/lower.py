@@ -2,7 +2,8 @@
 
 ========================  ===========================================================================
 ``elementwise``           arithmetic, comparisons, casts, bits; through ``complex`` complex numbers
-``arrays, reductions``    small arrays, split into scalars; captured arrays, loaded where they are indexed
+``arrays``                small arrays, split into scalars; captured arrays, loaded where they are indexed
+``reductions, sorting``   the same of what combines and what orders their scalars
 ``control``               scan, while, cond
 ``random``                what ``jax.random`` draws from keys of threefry
 ``jaxprs``                calls, which are inlined
@@ -17,7 +18,7 @@ import numpy as np
 from jax.extend.core import Jaxpr
 
 from ..ir.program import Program
-from . import arrays, control, elementwise, random, reductions
+from . import arrays, control, elementwise, random, reductions, sorting
 from .emit import MAX_INSTRUCTIONS, MAX_SLOTS, Unsupported
 from .hoist import hoist
 from .lowering import LANE_BY_LANE, ON_KEYS, RULES, WITH_EFFECTS, Lowering
@@ -25,9 +26,9 @@ from .values import Array, Value, View, check_shape, loaded, scalar_dtypes
 
 __all__ = ["MAX_INSTRUCTIONS", "MAX_SLOTS", "Unsupported", "hoist", "lower_elementwise", "to_program"]
 
-RULES.update(
-    dict.fromkeys(elementwise.NAMES, elementwise.elementwise) | arrays.RULES | reductions.RULES | control.RULES | random.RULES
-)
+RULES.update(dict.fromkeys(elementwise.NAMES, elementwise.elementwise))
+for rules in (arrays.RULES, reductions.RULES, sorting.RULES, control.RULES, random.RULES):
+    RULES.update(rules)
 LANE_BY_LANE.update(elementwise.NAMES, control.RULES)
 WITH_EFFECTS.update(control.RULES)
 ON_KEYS.update(random.RULES, arrays.MOVES, ("select_n", "while", "cond"))

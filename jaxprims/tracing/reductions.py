@@ -1,4 +1,4 @@
-"""Reductions, cumulative operations, matrix products and sorting of small arrays, unrolled in XLA's order."""
+"""Reductions, cumulative operations and matrix products of small arrays, unrolled in XLA's order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ir.program import NEUTRAL, is_float, neutral_bits
 from . import complex
-from .elementwise import REAL, in_total_order
+from .elementwise import REAL
 from .emit import Emitter, Unsupported
 from .jaxprs import REDUCED_BY
 from .lowering import Lowering
@@ -164,61 +164,6 @@ def dot_general(e: Lowering, eqn: Any, x: Value, y: Value) -> Array:
     return Array(dtype, tuple(result.each(lambda v: e.convert(v, narrow)).parts))
 
 
-def sort(e: Lowering, eqn: Any, *xs: Value) -> list[Array]:
-    """A stable sorting network of neighbours; NaN last, zeros equal."""
-    axis, keys = eqn.params["dimension"], eqn.params["num_keys"]
-    arrays = [loaded(e, x, "sort") for x in xs]
-    if any(a.complex for a in arrays[:keys]):
-        raise Unsupported("sort", "not on complex keys")
-    table = np.stack([np.moveaxis(p, axis, 0) for a in arrays for p in a.parts])  # [operand's part, position, lane...]
-    for lane in np.ndindex(table.shape[2:]):
-        for top in range(table.shape[1] - 1, 0, -1):
-            for k in range(top):
-                p, q = table[(slice(None), k, *lane)].tolist(), table[(slice(None), k + 1, *lane)].tolist()
-                swap = _less(e, [(q[r], p[r]) for r in range(keys)])
-                table[(slice(None), k, *lane)] = [e.select(swap, b, a) for a, b in zip(p, q, strict=True)]
-                table[(slice(None), k + 1, *lane)] = [e.select(swap, a, b) for a, b in zip(p, q, strict=True)]
-    parts = iter(np.moveaxis(t, 0, axis) for t in table)
-    return [Array(a.dtype, tuple(next(parts) for _ in a.parts)) for a in arrays]
-
-
-def _less(e: Emitter, pairs: Sequence[tuple[int, int]]) -> int:
-    """Lexicographic a < b."""
-    (a, b), *rest = pairs
-    less = e.op("lt", a, b)
-    if is_float(e.dtype(a)):
-        less = e.op("or", less, e.op("and", e.op("ne", b, b), e.op("eq", a, a)))
-    if not rest:
-        return less
-    equal = e.op("eq", a, b)
-    if is_float(e.dtype(a)):
-        equal = e.op("or", equal, e.op("and", e.op("ne", b, b), e.op("ne", a, a)))
-    return e.op("or", less, e.op("and", equal, _less(e, rest)))
-
-
-def top_k(e: Lowering, eqn: Any, x: Value) -> list[Array]:
-    """The first k of a descending order, and their positions; equal ones keep theirs. Floats are in total order: NaN comes first,
-    one with a sign last, and 0 before -0."""
-    axis, count = eqn.params["axis"], eqn.params["k"]
-    a = loaded(e, x, "top_k")
-    if a.complex:
-        raise Unsupported("top_k", "not on complex numbers")
-    (index,) = scalar_dtypes(eqn.outvars[1].aval.dtype, "top_k")
-    lanes = np.moveaxis(a.parts[0], axis, -1)
-    values, places = (np.empty((*lanes.shape[:-1], count), np.int64) for _ in range(2))
-    for lane in np.ndindex(lanes.shape[:-1]):
-        row = [[in_total_order(e, v), v, e.const(k, index)] for k, v in enumerate(lanes[lane].tolist())]
-        for done in range(count):
-            for k in range(len(row) - 1, done, -1):
-                above, here = row[k - 1], row[k]
-                swap = e.op("gt", here[0], above[0])
-                row[k - 1] = [e.select(swap, p, q) for p, q in zip(here, above, strict=True)]
-                row[k] = [e.select(swap, q, p) for p, q in zip(here, above, strict=True)]
-        values[lane], places[lane] = ([r[part] for r in row[:count]] for part in (1, 2))
-    parts = [np.moveaxis(t, -1, axis) for t in (values, places)]
-    return [Array(v.aval.dtype, (part,)) for v, part in zip(eqn.outvars, parts, strict=True)]
-
-
 RULES: dict[str, Callable[..., Any]] = {
     **{name: reduction(how) for name, how in REDUCED_BY.items()},
     "argmax": arg_reduction("gt"),
@@ -229,6 +174,4 @@ RULES: dict[str, Callable[..., Any]] = {
     "cummin": cumulative("min"),
     "cumlogsumexp": cumulative("logaddexp"),
     "dot_general": dot_general,
-    "sort": sort,
-    "top_k": top_k,
 }
