@@ -36,6 +36,7 @@ from .searches import by_place
 from .simplified import simplified
 from .stencils.steps import as_steps
 from .sums import added_in_turn
+from .trees import cumulative, scanned_in_order
 from .unflattened import unflattened
 
 fused_p = Primitive("fused")
@@ -62,6 +63,12 @@ class Fused:
         """As it was written."""
         return jaxpr_as_fun(self.closed)
 
+    @functools.cached_property
+    def derived(self) -> Callable[..., list[Any]]:
+        """What derivatives are taken of: with scans that have rules for them in place of those that JAX traces to trees."""
+        graph = flat_graph(self.closed, cumulative, with_rules=True)
+        return jaxpr_as_fun(scanned_in_order(graph, with_names=False) or ClosedJaxpr(graph.jaxpr, graph.consts))
+
     @property
     def avals(self) -> list[Any]:
         return [v.aval for v in self.closed.jaxpr.invars]
@@ -82,13 +89,13 @@ class Fused:
     @functools.cached_property
     def graph(self) -> Graph:
         plain = flat_graph(self.needed, with_rules=self.with_rules)
-        for earlier in (simplified, by_index, unflattened, added_in_turn, picked_first, by_place):
+        for earlier in (scanned_in_order, simplified, by_index, unflattened, added_in_turn, picked_first, by_place):
             found_earlier = earlier(plain)
             if found_earlier is None:
                 continue
             plain = flat_graph(found_earlier, with_rules=self.with_rules)
-            if earlier is by_index:
-                self.inside.append("one-hot arrays: none is made, but updates and reads by index")
+            if earlier in _SAID:
+                self.inside.append(_SAID[earlier])
                 self.changed = True
         known = intervals(plain)
         instead = {id(e): self._instead(plain, e, [interval(v, known) for v in e.invars]) for e in plain.eqns}
@@ -162,6 +169,11 @@ class Fused:
             self.made[key] = make()
         return self.made[key]
 
+
+_SAID = {
+    scanned_in_order: "associative_scan: each a scan, not a tree of slices",
+    by_index: "one-hot arrays: none is made, but updates and reads by index",
+}
 
 _KNOWN: weakref.WeakKeyDictionary[ClosedJaxpr, Fused] = weakref.WeakKeyDictionary()
 """By the primitive's parameter. JAX's caches hold jaxprs weakly, and others not: captured arrays are to live no longer."""
@@ -303,7 +315,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr)
     outs = [k for k, v in enumerate(call.closed.jaxpr.outvars) if is_inexact(v.aval.dtype)]
 
     def of_moving(primals: Sequence[Any]) -> Callable[..., list[Any]]:
-        return lambda *mine: call.function(*replaced(primals, moving, mine))
+        return lambda *mine: call.derived(*replaced(primals, moving, mine))
 
     def both(primals: Sequence[Any], dots: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         out, tangents_of = jax.linearize(of_moving(primals), *(primals[k] for k in moving))
