@@ -288,7 +288,7 @@ def _placed(x: Any, site: Site) -> Any:
     ((var, labels),) = site.roots
     order = _order(labels)
     x = x.reshape([var.aval.shape[a] for a in order])
-    return x if order == sorted(order) else jnp.transpose(x, np.argsort(order))
+    return x if order == sorted(order) else jnp.transpose(x, np.argsort(order).tolist())
 
 
 ROWS_TOGETHER, TOGETHER = 16, 1024

@@ -29,6 +29,9 @@ from .graph import OUTSIDE, Graph, with_equations
 FEWEST = 8
 """Elements below which a tree has too few levels to be known by them."""
 
+FEWEST_NAMED = 2**10
+"""Numbers from which on JAX's own cumulative functions are kernels, which take in what makes these; XLA has windows for them."""
+
 _CUMULATIVE: dict[str | None, Callable[..., Any]] = {
     "add": lax.cumsum, "mul": lax.cumprod, "max": lax.cummax, "min": lax.cummin, "logaddexp": lax.cumlogsumexp,
 }  # fmt: skip
@@ -71,7 +74,7 @@ def _trees(graph: Graph) -> Iterator[_Tree]:
     found = {v: level for eqn in graph.eqns if (level := _level(graph, v := eqn.outvars[0] if eqn.outvars else None)) is not None}
     inside = set[int]()
     for out, level in reversed(found.items()):
-        if level.count >= FEWEST and graph.producer[out] not in inside:
+        if level.size >= FEWEST and graph.producer[out] not in inside:
             tree = _Tree(graph, level.axis)
             if tree.reads(out, {v: k for k, v in found.items()}):
                 inside |= tree.inside
@@ -82,12 +85,12 @@ def _trees(graph: Graph) -> Iterator[_Tree]:
 
 
 class _Level(NamedTuple):
-    """Of ``count`` elements x: the first of them with the ``rest`` of the even results, if there are any, and the ``odd``
+    """Of ``size`` elements x: the first of them with the ``rest`` of the even results, if there are any, and the ``odd``
     results, put together."""
 
     x: Any
     axis: int
-    count: int
+    size: int
     odd: Any
     rest: Any
     inside: tuple[int, ...]  # equations
@@ -97,18 +100,14 @@ def _level(graph: Graph, out: Any) -> _Level | None:
     eqn = graph.made_by(out)
     if eqn is None or eqn.primitive.name not in ("add", "or", "add_any"):
         return None
-    pads = [graph.made_by(v) for v in eqn.invars]
-    if any(p is None or p.primitive.name != "pad" for p in pads):
+    first_pad, other_pad = (_interior(graph, v) for v in eqn.invars)
+    if first_pad is None or other_pad is None or first_pad[0] != other_pad[0]:
         return None
-    places = [_interior(p) for p in pads if p is not None]
-    if places[0] is None or places[1] is None or places[0][0] != places[1][0]:
+    axis, by_start = first_pad[0], dict([first_pad[1:], other_pad[1:]])
+    if by_start.keys() != {0, 1}:
         return None
-    (axis, low, *_), (_, other, *_) = places
-    if {low, other} != {0, 1}:
-        return None
-    even, odd = (p.invars[0] for _, p in sorted(zip((low, other), pads, strict=True), key=lambda both: both[0]) if p is not None)
-    count = out.aval.shape[axis]
-    if (even.aval.shape[axis], odd.aval.shape[axis]) != ((count + 1) // 2, count // 2):
+    even, odd, size = by_start[0], by_start[1], out.aval.shape[axis]
+    if (even.aval.shape[axis], odd.aval.shape[axis]) != ((size + 1) // 2, size // 2):
         return None
     whole = graph.made_by(even)
     parts = [even] if whole is None or whole.primitive.name != "concatenate" else list(whole.invars)
@@ -121,18 +120,21 @@ def _level(graph: Graph, out: Any) -> _Level | None:
     rest = parts[1] if len(parts) > 1 and parts[1].aval.size else None
     made = (out, *eqn.invars, even, parts[0], *([parts[1]] if len(parts) > 1 and rest is None else []))
     inside = tuple(graph.producer[v] for v in made if v in graph.producer)
-    return _Level(x, axis, count, odd, rest, inside)
+    return _Level(x, axis, size, odd, rest, inside)
 
 
-def _interior(eqn: JaxprEqn) -> tuple[int, int, int] | None:
-    """Of what is padded with zeros between the elements of an axis: this, and zeros before and behind."""
-    number = eqn.invars[1]
-    config = eqn.params["padding_config"]
-    axes = [a for a, how in enumerate(config) if tuple(how) != (0, 0, 0)]
+def _interior(graph: Graph, v: Any) -> tuple[int, int, Any] | None:
+    """Of what is padded with zeros between the elements of an axis: this, the first element's place, and what it is."""
+    eqn = graph.made_by(v)
+    if eqn is None or eqn.primitive.name != "pad" or not all(isinstance(n, int) for n in v.aval.shape):
+        return None
+    x, number = eqn.invars
+    config = [tuple(how) for how in eqn.params["padding_config"]]
+    axes = [a for a, how in enumerate(config) if how != (0, 0, 0)]
     if len(axes) != 1 or not isinstance(number, Literal) or number.val != 0:
         return None
     low, high, between = config[axes[0]]
-    return (axes[0], low, high) if between == 1 and low in (0, 1) and high in (0, 1) else None
+    return (axes[0], low, x) if between == 1 and high in (0, 1) else None
 
 
 def _sliced(eqn: JaxprEqn, axis: int) -> tuple[int, int, int] | None:
@@ -202,11 +204,11 @@ class _Tree:
         at = out
         while True:
             level = _level(graph, at)
-            if level is None or level.axis != self.axis or level.count < 2:
+            if level is None or level.axis != self.axis or level.size < 2:
                 raise _Other
             chain.append(level.x)
             at = level.odd
-            if level.count < 4:
+            if level.size < 4:
                 chain.append(at)
                 break
         self.count = out.aval.shape[self.axis]
@@ -230,7 +232,7 @@ class _Tree:
 
     def _is_mine(self, level: _Level) -> bool:
         """Is it of a leaf beside the first, and of this tree?"""
-        if level.x not in self.leaves[1:] or level.axis != self.axis or level.count != self.count:
+        if level.x not in self.leaves[1:] or level.axis != self.axis or level.size != self.count:
             return False
         below = _level(self.graph, level.odd)
         return self.elements[self.leaves.index(level.x)][1] in (level.odd, None if below is None else below.x)
@@ -371,7 +373,7 @@ class _Tree:
             return [jnp.squeeze(env[made], self.axis)]
 
         self.inside |= between
-        one = self._traced(self._example(), lambda *mine: [self._op(*mine, False)[i]])
+        one = self._traced(self._example(), lambda p, q, value: [self._op(p, q, value, False)[i]])
         return to_program(one.jaxpr) == to_program(self._traced(self._example(), function).jaxpr)
 
     def _align_all(self, a: Any, b: Any, of_a: int, of_b: int, neighbour: Callable[[int, int, Any], None]) -> None:
@@ -404,7 +406,7 @@ class _Tree:
     # --- the scan
 
     def scanned(self, leaves: Sequence[Any], value: Callable[[Any], Any], with_names: bool) -> list[Any]:
-        name = self._name() if with_names and len(leaves) == 1 else None
+        name = self._name() if with_names and len(leaves) == 1 and leaves[0].size >= FEWEST_NAMED else None
         if name in _CUMULATIVE:
             return [_CUMULATIVE[name](leaves[0], axis=self.axis)]
 
