@@ -27,9 +27,9 @@ def fuse(fn: F) -> F:
     ``fn`` is plain JAX; it is traced as by ``jax.jit``, once for each combination of shapes and dtypes. What produces the
     elements of a reduction, a cumulative operation or a ``.at[].add`` is computed inside its kernel, so that it is never written
     to memory; those that read the same arrays become one kernel. Shifted slices, rolls, pads and windows with arithmetic around
-    them are stencils, and loops of these several steps in one pass. Sines, powers and other functions that XLA calls for one
-    number after the other are computed in vectors. What XLA does as well is left to it. :func:`explain` says what became of a
-    function.
+    them are stencils, and loops of these several steps in one pass. ``lax.associative_scan`` is a scan, and short rows are sorted
+    in registers. Sines, powers and other functions that XLA calls for one number after the other are computed in vectors. What
+    XLA does as well is left to it. :func:`explain` says what became of a function.
 
     Args:
       fn: a function of pytrees of arrays. Arguments that are no arrays and no numbers are static, as with

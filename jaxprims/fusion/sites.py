@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn, Literal
@@ -158,7 +159,7 @@ def small_reductions(index: int, eqn: JaxprEqn) -> Iterator[Site]:
     results. XLA writes what it reduces, if that is made from less; and what loops carry."""
     if is_exact(eqn) and all(isinstance(n, int) for n in eqn.outvars[0].aval.shape):
         yield map_of(index, eqn)
-    if is_short(eqn) and is_number(eqn.outvars[0]):
+    if is_short(eqn) and is_number(eqn.outvars[0]) and jax.default_backend() == "cpu":
         yield _sorting(index, eqn)
     if eqn.primitive.name not in _SMALL or len(eqn.outvars) != 1:
         return
