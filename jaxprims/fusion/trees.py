@@ -222,8 +222,11 @@ class _Tree:
         todo, seen = [(i, 0, v) for i, v in self.outs.items()], dict[tuple[int, int], Any]()
         while todo:
             i, depth, v = todo.pop()
-            if seen.setdefault((i, depth), v) is not v:
-                raise _Other
+            if (i, depth) in seen:
+                if seen[i, depth] is not v:
+                    raise _Other
+                continue
+            seen[i, depth] = v
             if depth == len(self.counts) - 1:
                 self._is(i, depth, v)
             else:
@@ -417,7 +420,7 @@ class _Tree:
 
     def _op(self, p: Sequence[Any], q: Sequence[Any], value: Callable[[Any], Any], alone: bool) -> tuple[Any, ...]:
         """The combined elements, from one of each leaf; ``alone``: from one number of each, where all are treated alike."""
-        env: dict[Any, Lane] = {}
+        env, between = dict[Any, Lane](), self._between
         for v, (which, i) in self.slots.items():
             labels = tuple(range(v.aval.ndim)) if alone else tuple(0 if a == self.axis else OWN for a in range(v.aval.ndim))
             env[v] = Lane((p, q)[which][i], tuple(v.aval.shape), labels)
@@ -425,7 +428,7 @@ class _Tree:
         def lane(v: Any) -> Lane:
             if isinstance(v, Literal):
                 return lanewise.constant(jnp.asarray(v.val, v.aval.dtype))
-            if v not in env and v not in self._between:
+            if v not in env and v not in between:
                 env[v] = lanewise.constant(value(v))
             elif v not in env:
                 eqn = self.graph.eqns[self.graph.producer[v]]
@@ -467,9 +470,13 @@ class _Tree:
     @property
     def _captured(self) -> list[Any]:
         """What elements are combined with, besides."""
-        made = sorted({self.graph.producer[v] for v in self._between})
-        read = dict.fromkeys(v for k in made for v in variables(self.graph.eqns[k].invars))
-        return [v for v in read if v not in self._between and v not in self.slots]
+        between = self._between
+        read = dict.fromkeys(v for made in between for v in self.graph.operands_of(made))
+        return sorted((v for v in read if v not in between and v not in self.slots), key=self._place)
+
+    def _place(self, v: Any) -> int:
+        known = [*self.graph.jaxpr.constvars, *self.graph.jaxpr.invars]
+        return self.graph.producer[v] if v in self.graph.producer else known.index(v) - len(known)
 
     def _name(self) -> str | None:
         """Of the operator, where it is one of numbers that is known."""
