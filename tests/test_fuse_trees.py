@@ -120,6 +120,36 @@ def test_derivatives_are_scans() -> None:
             assert sum(e.primitive.name == "pad" for e in jaxpr.eqns) < 4
 
 
+@pytest.mark.parametrize("count", [8, 13, 40])
+def test_gradients_in_the_function_are_scans(count: int) -> None:
+    x = _array(3, count)
+
+    def both(a: jax.Array, b: jax.Array) -> jax.Array:
+        return lax.associative_scan(_affine, (jnp.exp(-jnp.abs(a)), b), axis=1)[1]
+
+    for fn in (lambda x, y: lax.cumlogsumexp(x, 1), lambda x, y: lax.cumprod(x + y, 1), both, lambda x, y: both(x, y) * x):
+
+        def loss(x: jax.Array, y: jax.Array, fn: Callable[..., Any] = fn) -> jax.Array:
+            return jnp.sum(fn(x, y) ** 2 * jnp.cos(x))
+
+        gradient = jax.grad(loss, (0, 1))
+        names = [e.primitive.name for e in Fused(jax.make_jaxpr(gradient)(x, x + 1)).graph.jaxpr.eqns]
+        assert sum(name == "pad" for name in names) < 6
+        out, wanted = jax.jit(jp.fuse(gradient))(x, x + 1), jax.jit(gradient)(x, x + 1)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-4), out, wanted)
+
+
+def test_ties_are_divided_as_by_jax() -> None:
+    x = jnp.zeros(12)
+    for around in (lambda f: jp.fuse(jax.grad(f)), lambda f: jax.grad(jp.fuse(f))):
+        for scanned in (lambda x: lax.associative_scan(jnp.maximum, x), lambda x: lax.cummax(x)):
+
+            def loss(x: jax.Array, scanned: Callable[..., Any] = scanned) -> jax.Array:
+                return jnp.sum((scanned(x) + 1) ** 2 * jnp.arange(12.0))
+
+            np.testing.assert_allclose(around(loss)(x), jax.grad(loss)(x), rtol=1e-6)
+
+
 def test_zeros_in_a_product() -> None:
     x = jnp.array([2.0, 0.0, 3.0, 4.0, 0.0, 5.0, 1.5, 2.0, 1.0])
     for fn in (lax.cumprod, lambda x: lax.associative_scan(jnp.multiply, x)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,9 +25,15 @@ from ..tracing.jaxprs import RULES, run_equation, run_in, variables
 from ..tracing.lanewise import OWN, SAME, Lane
 from ..tracing.lower import to_program
 from .graph import OUTSIDE, Graph, with_equations
+from .pulled import Pulled, pulled
 
 FEWEST = 8
 """Elements below which a tree has too few levels to be known by them."""
+
+_SPLITTING = frozenset("max min reduce_max reduce_min clamp".split())
+"""What divides a derivative among equal operands, which depends on the order in which they are combined."""
+
+_OPERATORS = {"add": jnp.add, "mul": jnp.multiply, "max": jnp.maximum, "min": jnp.minimum, "logaddexp": jnp.logaddexp}
 
 FEWEST_NAMED = 2**10
 """Numbers from which on JAX's own cumulative functions are kernels, which take in what makes these; XLA has windows for them."""
@@ -43,16 +49,23 @@ def scanned_in_order(graph: Graph, with_names: bool = True) -> ClosedJaxpr | Non
     trees = list(_trees(graph))
     if not trees:
         return None
-    by_result = {tree.outs[i]: (tree, i) for tree in trees for i in tree.outs}
-    made: dict[Any, list[Any]] = {}
+    made_by = {v: (tree, i) for tree in trees for i, v in tree.outs.items()}
+    pulled_by = {v: (tree, i) for tree in trees if tree.gradient for i, v in enumerate(tree.gradient.results)}
+    made: dict[Any, Any] = {}
 
     def equation(eqn: JaxprEqn, operands: Sequence[Any], value: Callable[[Any], Any]) -> Sequence[Any]:
-        tree, i = by_result.get(eqn.outvars[0], (None, 0)) if eqn.outvars else (None, 0)
-        if tree is None:
-            return run_equation(eqn, operands)
-        if tree not in made:
-            made[tree] = tree.scanned([value(x) for x in tree.leaves], value, with_names)
-        return [typed(made[tree][i], eqn.outvars[0].aval)]
+        tree, i = made_by.get(eqn.outvars[0], (None, 0)) if eqn.outvars else (None, 0)
+        begun, j = pulled_by.get(eqn.outvars[0], (None, 0)) if eqn.outvars else (None, 0)
+        if tree is not None:
+            if tree not in made:
+                made[tree] = tree.scanned([value(x) for x in tree.leaves], value, with_names)
+            return [typed(made[tree][i], eqn.outvars[0].aval)]
+        if begun is not None and begun.gradient:
+            if begun.gradient not in made:
+                made[begun.gradient] = begun.pull([value(x) for x in begun.gradient.begins])
+            every = [*map(value, begun.gradient.more[j]), made[begun.gradient][j]]
+            return [typed(functools.reduce(lax.add, every), eqn.outvars[0].aval)]
+        return run_equation(eqn, operands)
 
     return with_equations(graph, equation)
 
@@ -173,14 +186,14 @@ class _Ends(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Tree:
-    """``leaves``: what is scanned; ``outs``: the results, by leaf; ``inside``: equations."""
+    """``leaves``: what is scanned; ``outs``: the results, by leaf; ``inside``: equations; ``gradient``: if that is there, too."""
 
     graph: Graph
     axis: int
     leaves: list[Any] = dataclasses.field(default_factory=list)
     outs: dict[int, Any] = dataclasses.field(default_factory=dict)
     inside: set[int] = dataclasses.field(default_factory=set)
-    reverse: bool = False
+    gradient: Pulled | None = None
 
     def reads(self, out: Any, levels: dict[_Level, Any]) -> bool:
         """Is it one, with this result?"""
@@ -189,11 +202,28 @@ class _Tree:
             self._traced(self._example(), functools.partial(self._op, alone=False))
         except (_Other, Unsupported):
             return False
-        free = {
-            k for k in self.inside if self.graph.eqns[k].primitive.name == "slice" and self.graph.eqns[k].invars[0] in self.leaves
-        }
-        within = [v for k in self.inside - free for v in self.graph.eqns[k].outvars if v not in self.outs.values()]
-        return all(u in self.inside or self._is_of_none(u) for v in within for u in self.graph.users.get(v, ()))
+        name = self._name() if len(self.leaves) == 1 else None
+        parts = {self.graph.name_of(v) for v in self._between}
+        splits = name != "logaddexp" and not parts.isdisjoint(_SPLITTING)
+        if self._is_alone(self.inside, self.outs.values()):
+            return not (splits and self.graph.with_rules)
+        if splits:
+            return False
+        known = _CUMULATIVE.get(name)
+        cumulative = None if known is None else lambda x: [known(x, axis=self.axis)]
+        self.gradient = pulled(self.graph, self.leaves, list(self.outs.values()), cumulative)
+        if self.gradient is None:
+            return False
+        return self._is_alone(self.inside | self.gradient.inside, [*self.outs.values(), *self.gradient.results])
+
+    def _is_alone(self, inside: Collection[int], results: Collection[Any]) -> bool:
+        """Does nobody else want what these equations make, but for the results and slices of the leaves?"""
+        within = [v for k in inside if not self._is_slice_of_leaf(k) for v in self.graph.eqns[k].outvars if v not in results]
+        return all(u in inside or self._is_of_none(u) for v in within for u in self.graph.users.get(v, ()))
+
+    def _is_slice_of_leaf(self, index: int) -> bool:
+        eqn = self.graph.eqns[index]
+        return eqn.primitive.name == "slice" and eqn.invars[0] in self.leaves
 
     def _is_of_none(self, user: int) -> bool:
         return user != OUTSIDE and all(v.aval.size == 0 for v in self.graph.eqns[user].outvars)
@@ -408,15 +438,28 @@ class _Tree:
 
     # --- the scan
 
-    def scanned(self, leaves: Sequence[Any], value: Callable[[Any], Any], with_names: bool) -> list[Any]:
-        name = self._name() if with_names and len(leaves) == 1 and leaves[0].size >= FEWEST_NAMED else None
-        if name in _CUMULATIVE:
-            return [_CUMULATIVE[name](leaves[0], axis=self.axis)]
+    def scanned(self, leaves: Sequence[Any], value: Callable[[Any], Any], with_names: bool) -> dict[int, Any]:
+        """The results."""
+        name = self._name() if len(leaves) == 1 else None
+        if name in _CUMULATIVE and with_names and not self.gradient and leaves[0].size >= FEWEST_NAMED:
+            return {0: _CUMULATIVE[name](leaves[0], axis=self.axis)}
 
         def op(p: Sequence[Any], q: Sequence[Any]) -> tuple[Any, ...]:
-            return self._op([*p], [*q], value, False)
+            return (_OPERATORS[name](p[0], q[0]),) if name in _OPERATORS else self._op([*p], [*q], value, False)
 
-        return list(scan(tuple(leaves), op, axis=self.axis))
+        def function(*xs: Any) -> list[Any]:
+            made = scan(xs, op, axis=self.axis)
+            return [made[i] for i in self.outs]
+
+        if self.gradient is None:
+            results = function(*leaves)
+        else:
+            results, self._pull = jax.vjp(function, *leaves)
+        return dict(zip(self.outs, results, strict=True))
+
+    def pull(self, begins: Sequence[Any]) -> Sequence[Any]:
+        """The leaves' cotangents, of the results'."""
+        return self._pull(list(begins))
 
     def _op(self, p: Sequence[Any], q: Sequence[Any], value: Callable[[Any], Any], alone: bool) -> tuple[Any, ...]:
         """The combined elements, from one of each leaf; ``alone``: from one number of each, where all are treated alike."""
