@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib import pyplot as plt
-from matplotlib.ticker import FuncFormatter
 
 from .gpu_cases import OURS
-from .plots import RULES
+from .plots import RULES, finish, marks, save
 
 Result = dict[str, Any]
 
@@ -100,7 +99,8 @@ def _panels(result: Result, cases: Sequence[Result], path: Path, title: str) -> 
                           transform=axes.get_yaxis_transform())  # fmt: skip
             axes.set(xscale="log", yscale="log")
             axes.set_title(f"{operator}, race factor {rf}", fontsize=9)
-    return _finish(figure, grid, "bins", "milliseconds", result, title, path)
+    finish(figure, grid, "bins", "milliseconds", _text(result, title), -0.6, path)
+    return path
 
 
 def _against(result: Result, cases: Sequence[Result], x: str, label: str, path: Path) -> Path:
@@ -115,54 +115,22 @@ def _against(result: Result, cases: Sequence[Result], x: str, label: str, path: 
     grid[0][0].text(1, read, "read bandwidth", fontsize=7, color="#555555", va="bottom", ha="right",
                     transform=grid[0][0].get_yaxis_transform())  # fmt: skip
     grid[0][0].set(xscale="log", ylim=(0, None))
-    return _finish(figure, grid, label, "GB/s", result, cases[0]["group"], path)
+    finish(figure, grid, label, "GB/s", _text(result, cases[0]["group"]), -0.6, path)
+    return path
 
 
 def _dots(result: Result, cases: Sequence[Result], path: Path) -> Path:
     """A row for each case, a mark for each contestant: the time in multiples of a copy of as many bytes."""
-    figure, axes = plt.subplots(figsize=(9, 1.3 + 0.34 * len(cases)))
-    fixed, order = _fixed(cases), _order(cases)
-    for row, case in enumerate(cases):
-        limit = case["bytes"] / result["memory"]["copy_GB_per_s"] / 1e9
-        slower = {n: c["median_s"] / limit for n, c in case["contestants"].items()}
-        if slower:
-            axes.plot([min(slower.values()), max(slower.values())], [row, row], color="#cccccc", linewidth=1, zorder=1)
-        for name, value in slower.items():
-            colour, marker, _ = _style(name, fixed)
-            axes.scatter(value, row, s=70 if name == OURS else 26, c=colour, marker=marker, zorder=3 if name == OURS else 2)
-    for name in order:
-        colour, marker, label = _style(name, fixed)
-        axes.scatter([], [], c=colour, marker=marker, s=70 if name == OURS else 26, label=label)
-    axes.axvline(1, color="#555555", linewidth=1, linestyle=":")
-    axes.set(xscale="log", ylim=(len(cases) - 0.5, -0.6), xlabel="time, in multiples of copying as many bytes (log)")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_yticks(range(len(cases)), [f"{c['group']}: {c['name']}" for c in cases])
-    axes.grid(axis="y", visible=False)
-    figure.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(4, len(order)), bbox_transform=axes.transAxes)
-    _caption(axes, result, "", -0.62)
-    figure.savefig(path)
-    plt.close(figure)
+    rows = {}
+    for c in cases:
+        limit = c["bytes"] / result["memory"]["copy_GB_per_s"] / 1e9
+        rows[f"{c['group']}: {c['name']}"] = {n: other["median_s"] / limit for n, other in c["contestants"].items()}
+    style = {name: _style(name, _fixed(cases)) for name in _order(cases)}
+    figure, axes = marks(rows, style, "time, in multiples of copying as many bytes (log)")
+    save(figure, axes, _text(result, ""), -0.62, path)
     return path
 
 
-def _finish(figure: Any, grid: Any, x: str, y: str, result: Result, title: str, path: Path) -> Path:
-    for axes in grid[-1]:
-        axes.set_xlabel(x)
-    for axes in grid[:, 0]:
-        axes.set_ylabel(y)
-    handles = {label: h for axes in grid.flat for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.tight_layout()
-    if handles:
-        figure.legend(handles.values(), handles.keys(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
-    _caption(grid[-1][0], result, title, -0.6)
-    figure.savefig(path)
-    plt.close(figure)
-    return path
-
-
-def _caption(axes: Any, result: Result, title: str, inches: float) -> None:
+def _text(result: Result, title: str) -> str:
     listed = ", ".join(f"{n} {result['versions'][n]}" for n in ("jax", "torch", "cupy", "nvcc") if n in result["versions"])
-    text = " · ".join(x for x in (title, result["machine"]["device"], listed, result["date"][:10]) if x)
-    axes.annotate(
-        text, (0, 0), xycoords="axes fraction", xytext=(0, 72 * inches), textcoords="offset points", fontsize=7, color="#555555"
-    )
+    return " · ".join(x for x in (title, result["machine"]["device"], listed, result["date"][:10]) if x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,41 +66,48 @@ def _dots(report: dict[str, Any], cases: Sequence[dict[str, Any]], group: str, p
     if not _can_plot():
         return False
     from matplotlib import pyplot as plt
-    from matplotlib.ticker import FuncFormatter
 
     with plt.rc_context(RULES):
-        figure, axes = plt.subplots(figsize=(9, 1.3 + 0.34 * len(cases)))
         present = [name for name in STYLE if name != LIMIT and any(name in c["contestants"] for c in cases)]
-        for row, case in enumerate(cases):
+        rows = dict[str, dict[str, float]]()
+        for case in cases:
             limit = case["contestants"][LIMIT]["best_s"]
-            slower = {n: case["contestants"][n]["best_s"] / limit for n in present if n in case["contestants"]}
-            if not slower:
-                continue
-            axes.plot([min(slower.values()), max(slower.values())], [row, row], color="#cccccc", linewidth=1, zorder=1)
-            for name, value in slower.items():
-                colour, marker, _ = STYLE[name]
-                axes.scatter(value, row, s=70 if name == OURS else 26, c=colour, marker=marker, zorder=3 if name == OURS else 2)
-            axes.annotate(
-                _ratio_text(case), (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=8, annotation_clip=False
-            )
-        for name in present:
-            colour, marker, label = STYLE[name]
-            axes.scatter([], [], c=colour, marker=marker, s=70 if name == OURS else 26, label=label)
-        axes.axvline(1, color="#555555", linewidth=1, linestyle=":")
-        axes.set(xscale="log", ylim=(len(cases) - 0.5, -0.6), xlabel=UNIT)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.set_yticks(range(len(cases)), [c["name"] for c in cases])
-        axes.grid(axis="y", visible=False)
-        figure.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(4, len(present)), bbox_transform=axes.transAxes)
+            rows[case["name"]] = {n: case["contestants"][n]["best_s"] / limit for n in present if n in case["contestants"]}
+        figure, axes = marks(rows, {n: STYLE[n] for n in present}, UNIT)
+        for at, case in enumerate(cases):
+            _beside(axes, at, _ratio_text(case))
         if any(c["ratios"] for c in cases):
-            axes.annotate(
-                "jaxprims is faster by", (1.01, -0.8), xycoords=("axes fraction", "data"), fontsize=8, annotation_clip=False
-            )
+            _beside(axes, -0.95, "jaxprims is faster by")
         axes.text(1, -0.6, " memory limit", fontsize=7, color="#555555", va="bottom", ha="center")
-        _caption(axes, report, group, -0.62)
-        figure.savefig(path)
-        plt.close(figure)
+        save(figure, axes, _text(report, group), -0.62, path)
     return True
+
+
+def marks(rows: Mapping[str, Mapping[str, float]], style: Mapping[str, tuple[str, str, str]], unit: str) -> tuple[Any, Any]:
+    """A figure with a row of marks for each case: so many times ``unit`` for each contestant."""
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import FuncFormatter
+
+    figure, axes = plt.subplots(figsize=(9, 1.3 + 0.34 * len(rows)))
+    for at, slower in enumerate(rows.values()):
+        if slower:
+            axes.plot([min(slower.values()), max(slower.values())], [at, at], color="#cccccc", linewidth=1, zorder=1)
+        for name, value in slower.items():
+            colour, marker, _ = style[name]
+            axes.scatter(value, at, s=70 if name == OURS else 26, c=colour, marker=marker, zorder=3 if name == OURS else 2)
+    for name, (colour, marker, label) in style.items():
+        axes.scatter([], [], c=colour, marker=marker, s=70 if name == OURS else 26, label=label)
+    axes.axvline(1, color="#555555", linewidth=1, linestyle=":")
+    axes.set(xscale="log", ylim=(len(rows) - 0.5, -0.6), xlabel=unit)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.grid(axis="y", visible=False)
+    figure.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(4, len(style)), bbox_transform=axes.transAxes)
+    return figure, axes
+
+
+def _beside(axes: Any, at: float, text: str) -> None:
+    axes.annotate(text, (1.01, at), xycoords=("axes fraction", "data"), va="center", fontsize=8, annotation_clip=False)
 
 
 def _ratio_text(case: dict[str, Any]) -> str:
@@ -134,7 +141,7 @@ def lines(report: dict[str, Any], path: Path, group: str, x: str, panels: tuple[
                     _line(axes, name, sorted((c["params"][x], c["contestants"][name]["ns_per_element"]) for c in known))
                 axes.set(xscale="log", yscale="log")
                 axes.set_title(f"{column}, {panels[1].replace('_', ' ')} {row}", fontsize=9)
-        _finish(figure, grid, x, "ns per element", -0.5, report, group, path)
+        finish(figure, grid, x, "ns per element", _text(report, group), -0.5, path)
     yield path
 
 
@@ -151,7 +158,7 @@ def first_calls(report: dict[str, Any], path: Path, group: str, x: str) -> Itera
             known = [c for c in cases if name in c["contestants"] and name != LIMIT]
             _line(grid[0][0], name, [(c["params"][x], c["contestants"][name]["median_s"]) for c in known])
         grid[0][0].set(xscale="log", yscale="log")
-        _finish(figure, grid, x, "seconds", -0.6, report, group, path)
+        finish(figure, grid, x, "seconds", _text(report, group), -0.6, path)
     yield path
 
 
@@ -170,7 +177,7 @@ def by_case(report: dict[str, Any], path: Path, group: str) -> Iterator[Path]:
         names = [c["name"].replace(", axis", "\naxis") for c in cases]
         grid[0][0].set_xticks(range(len(cases)), names, rotation=40, ha="right", fontsize=8)
         grid[0][0].set(yscale="log")
-        _finish(figure, grid, "", "ns per element", -1.5, report, group, path)
+        finish(figure, grid, "", "ns per element", _text(report, group), -1.5, path)
     yield path
 
 
@@ -197,7 +204,7 @@ def scaling(reports: dict[int, dict[str, Any]], path: Path) -> Iterator[Path]:
                 _line(axes, name, [(k, loop / c["contestants"][name]["best_s"]) for k, c in known])
             axes.set_xticks(sorted(reports))
             axes.set_title(": ".join(key), fontsize=8)
-        _finish(figure, grid, "cores", "times the sequential loop", -0.6, reports[max(reports)], "scaling", path)
+        finish(figure, grid, "cores", "times the sequential loop", _text(reports[max(reports)], "scaling"), -0.6, path)
     yield path
 
 
@@ -228,9 +235,7 @@ def heat_map(report: dict[str, Any], path: Path, groups: Sequence[str], contesta
         axes.xaxis.tick_top()
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        _caption(axes, report, f"plain JAX's time over ours ({STYLE[contestant][2]})", -0.25)
-        figure.savefig(path)
-        plt.close(figure)
+        save(figure, axes, _text(report, f"plain JAX's time over ours ({STYLE[contestant][2]})"), -0.25, path)
     yield path
 
 
@@ -243,32 +248,36 @@ def _line(axes: Any, name: str, points: Sequence[tuple[float, float]]) -> None:
         )  # fmt: skip
 
 
-def _finish(figure: Any, grid: Any, x: str, y: str, inches: float, report: dict[str, Any], group: str, path: Path) -> None:
+def finish(figure: Any, grid: Any, x: str, y: str, text: str, inches: float, path: Path) -> None:
     """Labels, one legend for all panels, the caption; writes the file."""
-    from matplotlib import pyplot as plt
-
     for axes in grid[-1]:
         axes.set_xlabel(x)
     for axes in grid[:, 0]:
         axes.set_ylabel(y)
     handles = {label: h for axes in grid.flat for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.tight_layout()
-    figure.legend(
-        handles.values(), handles.keys(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5 if grid.size > 1 else 4
+    if handles:
+        columns = 5 if grid.size > 1 else 4
+        figure.legend(handles.values(), handles.keys(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns)
+    save(figure, grid[-1][0], text, inches, path)
+
+
+def save(figure: Any, axes: Any, text: str, inches: float, path: Path) -> None:
+    """Writes the file, with ``text`` in small print so many inches under the lower left corner of ``axes``."""
+    from matplotlib import pyplot as plt
+
+    axes.annotate(
+        text, (0, 0), xycoords="axes fraction", xytext=(0, 72 * inches), textcoords="offset points", fontsize=7, color="#555555"
     )
-    _caption(grid[-1][0], report, group, inches)
     figure.savefig(path)
     plt.close(figure)
 
 
-def _caption(axes: Any, report: dict[str, Any], group: str, inches: float) -> None:
-    """The machine and the versions, in small print, so many inches under the lower left corner of ``axes``."""
+def _text(report: dict[str, Any], group: str) -> str:
+    """The machine and the versions."""
     machine, versions = report["machine"], report["versions"]
     listed = ", ".join(f"{n} {versions[n]}" for n in ("jax", "numpy", "torch", "futhark") if n in versions)
-    text = f"{group} · {machine['cpu']}, {machine['cores']} cores · {listed}"
-    axes.annotate(
-        text, (0, 0), xycoords="axes fraction", xytext=(0, 72 * inches), textcoords="offset points", fontsize=7, color="#555555"
-    )
+    return f"{group} · {machine['cpu']}, {machine['cores']} cores · {listed}"
 
 
 def _can_plot() -> bool:

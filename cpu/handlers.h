@@ -64,7 +64,8 @@ void* HandlerFor() {
 template <class F>
 ffi::Error Guarded(F run) {
   try {
-    return run();
+    run();
+    return ffi::Error::Success();
   } catch (const std::exception& e) {
     return Failed(e);
   }

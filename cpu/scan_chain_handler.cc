@@ -104,25 +104,16 @@ ffi::Error Chain(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRe
   return Guarded([&] {
     const auto& [all_specs, keys, places, n, buffers, devices] = attributes;
     std::string_view specs = all_specs;
-    if (n < 1 || n > kMostLanes || buffers < 0 || buffers > 1024) return Wrong("a chain has other sizes than it can have");
+    if (n < 1 || n > kMostLanes || buffers < 0 || buffers > 1024) throw Wrong("a chain has other sizes than it can have");
     ChainCall call;
     std::vector<int64_t> bytes;
     call.n = n;
-    auto add = [&](const auto& buffer) {
-      if (buffer.has_error()) return false;
-      call.places.push_back(static_cast<char*>(buffer->untyped_data()));
-      bytes.push_back(static_cast<int64_t>(buffer->size_bytes()));
-      return true;
+    auto add = [&](const ffi::AnyBuffer& buffer) {
+      call.places.push_back(static_cast<char*>(buffer.untyped_data()));
+      bytes.push_back(static_cast<int64_t>(buffer.size_bytes()));
     };
-    for (size_t k = 0; k < args.size(); ++k) {
-      if (!add(args.get<ffi::AnyBuffer>(k))) return Wrong("an operand that is no array");
-    }
-    for (size_t k = 0; k < rets.size(); ++k) {
-      auto result = rets.get<ffi::AnyBuffer>(k);
-      if (result.has_error()) return Wrong("a result that is no array");
-      call.places.push_back(static_cast<char*>((*result)->untyped_data()));
-      bytes.push_back(static_cast<int64_t>((*result)->size_bytes()));
-    }
+    for (size_t k = 0; k < args.size(); ++k) add(BufferOf(args, k));
+    for (size_t k = 0; k < rets.size(); ++k) add(BufferOf(rets, k));
     call.buffers.resize(static_cast<size_t>(buffers));
     bytes.resize(bytes.size() + static_cast<size_t>(buffers));
     ChainReader reader(call, bytes, args.size(), places);
@@ -134,14 +125,13 @@ ffi::Error Chain(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRe
       const OrderedShape& shape = entry.shape;
       const bool fits = (shape.kind == "scan" || shape.kind == "reduce") && !shape.across && !shape.restarts && !shape.reverse &&
                         !shape.exclusive && shape.parts.empty();
-      if (!fits || !reader.Take(shape, KernelOf(entry, 0))) return Wrong("a chain's member has other operands or results");
+      if (!fits || !reader.Take(shape, KernelOf(entry, 0))) throw Wrong("a chain's member has other operands or results");
       work += static_cast<double>(n) * static_cast<double>(shape.slot_bytes.size()) * static_cast<double>(shape.work);
     }
-    if (!reader.AtEnd() || call.members.empty()) return Wrong("a chain has other members");
+    if (!reader.AtEnd() || call.members.empty()) throw Wrong("a chain has other members");
     const Machine machine = ShareOf(pool, devices);
     XlaPool assistants{pool};
     RunChain(assistants, call, ThreadsFor(work, kScanPerThread, machine));
-    return ffi::Error::Success();
   });
 }
 

@@ -32,59 +32,55 @@ namespace {
 
 // Operands: index, arrays, uniforms, the state's leaves [parts * copies, bins, ...]; results: what is written for each element,
 // and the state's leaves again.
-ffi::Error ReadWalkCall(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, const WalkAttributes& attributes,
-                        const WalkShape& shape, WalkCall& call) {
+void ReadWalkCall(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, const WalkAttributes& attributes,
+                  const WalkShape& shape, WalkCall& call) {
   const Signature& signature = shape.signature;
   call.bins = attributes.bins, call.parts = attributes.parts, call.copies = attributes.copies;
   OperandReader reader(args, rets, attributes.masks, attributes.batch_rank);
   const size_t results = signature.leaves.size() + shape.state_slots.size();
-  if (ffi::Error e = reader.Start(results, 0, call.batch); e.failure()) return e;
+  reader.Start(results, 0, call.batch);
   const bool power = call.copies >= 1 && std::has_single_bit(static_cast<uint64_t>(call.copies));
   const int64_t most = std::numeric_limits<int32_t>::max() - 1;
   if (!power || call.copies > 4096 || call.parts < 1 || call.parts > 4096 || call.bins < 1 || call.bins > most) {
-    return Wrong("no such tables: " + std::to_string(call.parts) + " parts, " + std::to_string(call.copies) + " copies, " +
-                 std::to_string(call.bins) + " bins");
+    throw Wrong("no such tables: " + std::to_string(call.parts) + " parts, " + std::to_string(call.copies) + " copies, " +
+                std::to_string(call.bins) + " bins");
   }
   const auto sizes = reader.NextAxes();
-  if (sizes.has_error()) return sizes.error();
-  if (sizes->empty()) return Wrong("the index lacks the axis of elements");
-  call.n = (*sizes)[0];
+  if (sizes.empty()) throw Wrong("the index lacks the axis of elements");
+  call.n = sizes[0];
   const Scalars index{shape.index64 ? Dtype::kS64 : Dtype::kS32, 1};
-  if (ffi::Error e = reader.Take({"the index", call.n, index}, call.index); e.failure()) return e;
+  reader.Take({"the index", call.n, index}, call.index);
   for (const Scalars& array : signature.arrays) {
-    if (ffi::Error e = reader.Take({"an array", call.n, array}, call.arrays.emplace_back()); e.failure()) return e;
+    reader.Take({"an array", call.n, array}, call.arrays.emplace_back());
   }
-  if (ffi::Error e = reader.TakeCaptured(signature.uniforms, call.uniforms); e.failure()) return e;
+  reader.TakeCaptured(signature.uniforms, call.uniforms);
   const int64_t tables = call.parts * call.copies;
   auto each_leaf = [&](auto take) {
     size_t slot = 0;
     for (const int64_t slots : shape.state_slots) {
       const Scalars bins{signature.state[slot], call.bins * slots};
-      if (ffi::Error e = take(Wanted{"the state", tables, bins}); e.failure()) return e;
+      take(Wanted{"the state", tables, bins});
       slot += static_cast<size_t>(slots);
     }
-    return ffi::Error::Success();
   };
-  ffi::Error e = each_leaf([&](const Wanted& wanted) { return reader.Take(wanted, call.starts.emplace_back()); });
-  if (e.failure()) return e;
+  each_leaf([&](const Wanted& wanted) { reader.Take(wanted, call.starts.emplace_back()); });
   for (const Scalars& leaf : signature.leaves) {
-    if (e = reader.TakeResult({"a result", call.n, leaf}, call.outs.emplace_back()); e.failure()) return e;
+    reader.TakeResult({"a result", call.n, leaf}, call.outs.emplace_back());
   }
-  e = each_leaf([&](const Wanted& wanted) { return reader.TakeResult(wanted, call.ends.emplace_back()); });
-  return e.failure() ? e : reader.End();
+  each_leaf([&](const Wanted& wanted) { reader.TakeResult(wanted, call.ends.emplace_back()); });
+  reader.End();
 }
 
 ffi::Error Walk(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, const WalkAttributes& attributes) {
   return Guarded([&] {
     const auto& entry = FindEntry<WalkEntry>(attributes.spec, attributes.key);
     WalkCall call;
-    if (ffi::Error e = CheckPlan(attributes.plan, 0, 0); e.failure()) return e;
-    if (ffi::Error e = ReadWalkCall(args, rets, attributes, entry.shape, call); e.failure()) return e;
+    CheckPlan(attributes.plan, 0, 0);
+    ReadWalkCall(args, rets, attributes, entry.shape, call);
     const Machine machine = ShareOf(pool, attributes.devices);
     const int variant = WalkVariant(entry.shape, call.bins, call.copies, machine);
     XlaPool assistants{pool};
     RunWalk(assistants, entry.shape, call, KernelOf(entry, variant), machine.threads);
-    return ffi::Error::Success();
   });
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -66,7 +67,22 @@ inline Scalars ScalarsOf(ffi::DataType type) {
   }
 }
 
-inline ffi::Error Wrong(const std::string& what) { return ffi::Error::InvalidArgument("jaxprims: " + what); }
+// What is not as the spec says.
+struct Wrong : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+// An operand, or a result, by number.
+inline ffi::AnyBuffer BufferOf(const ffi::RemainingArgs& args, size_t k) {
+  const auto buffer = args.get<ffi::AnyBuffer>(k);
+  if (buffer.has_error()) throw Wrong(buffer.error().message());
+  return *buffer;
+}
+inline ffi::AnyBuffer BufferOf(const ffi::RemainingRets& rets, size_t k) {
+  auto buffer = rets.get<ffi::AnyBuffer>(k);
+  if (buffer.has_error()) throw Wrong(buffer.error().message());
+  return **buffer;
+}
 
 // What an operand or result has behind its batch axes: an axis of `rows`, unless that is kNoRows, and axes of `scalars` together.
 struct Wanted {
@@ -86,78 +102,69 @@ class OperandReader {
 
   // Before all else. results: those that the spec tells of; `others` follow. batch: gets the sizes of the batch axes, which all
   // results have.
-  ffi::Error Start(size_t results, size_t others, List<int64_t>& batch) {
-    if (rank_ < 0 || rank_ > kMaxBatchRank) return Wrong("a call has 0 to 16 batch axes, not " + std::to_string(rank_));
-    if (masks_.size() != args_.size()) return WrongNumber("masks", masks_.size(), args_.size());
-    if (rets_.size() != results + others) return WrongNumber("results", rets_.size(), results + others);
+  void Start(size_t results, size_t others, List<int64_t>& batch) {
+    if (rank_ < 0 || rank_ > kMaxBatchRank) throw Wrong("a call has 0 to 16 batch axes, not " + std::to_string(rank_));
+    if (masks_.size() != args_.size()) throw WrongNumber("masks", masks_.size(), args_.size());
+    if (rets_.size() != results + others) throw WrongNumber("results", rets_.size(), results + others);
     for (const int64_t mask : masks_) {
       if (mask < 0 || BatchAxes(mask) > All())
-        return Wrong("the mask of batch axes " + std::to_string(mask) + " names none of them");
+        throw Wrong("the mask of batch axes " + std::to_string(mask) + " names none of them");
     }
-    auto first = rets_.get<ffi::AnyBuffer>(0);
-    if (first.has_error()) return first.error();
-    const Dims dims = DimsOf(**first);
-    if (dims.size() < static_cast<size_t>(rank_)) return Wrong("a result lacks its batch axes");
+    const Dims dims = DimsOf(BufferOf(rets_, 0));
+    if (dims.size() < static_cast<size_t>(rank_)) throw Wrong("a result lacks its batch axes");
     batch.assign(dims.begin(), dims.begin() + rank_);
     batch_ = batch;
-    return ffi::Error::Success();
   }
 
   // The axes of the operand that comes next, or of the first result, behind its batch axes: that of its elements is one.
-  ffi::ErrorOr<Dims> NextAxes() {
-    if (operand_ >= args_.size()) return ffi::Unexpected(Wrong("an operand is missing"));
-    const auto buffer = args_.get<ffi::AnyBuffer>(operand_);
-    if (buffer.has_error()) return ffi::Unexpected(buffer.error());
+  Dims NextAxes() {
+    if (operand_ >= args_.size()) throw Wrong("an operand is missing");
+    const auto buffer = BufferOf(args_, operand_);
     const int64_t mask = masks_[operand_];
     const auto batch = static_cast<size_t>(std::popcount(static_cast<uint64_t>(BatchAxes(mask)))), more = MoreAxes(mask);
-    if (buffer->dimensions().size() < batch + more) return ffi::Unexpected(Wrong("an operand lacks its batch axes"));
-    const Dims axes = DimsOf(*buffer).subspan(batch);
+    if (buffer.dimensions().size() < batch + more) throw Wrong("an operand lacks its batch axes");
+    const Dims axes = DimsOf(buffer).subspan(batch);
     if (more == 0) return axes;
-    if (axes.size() <= more) return ffi::Unexpected(Wrong("an operand lacks axes of its elements"));
+    if (axes.size() <= more) throw Wrong("an operand lacks axes of its elements");
     axes_.assign(1, Product(axes.first(more + 1)));
     axes_.insert(axes_.end(), axes.begin() + static_cast<ptrdiff_t>(more) + 1, axes.end());
     return Dims(axes_);
   }
-  Dims ResultAxes() const { return DimsOf(**rets_.get<ffi::AnyBuffer>(0)).subspan(static_cast<size_t>(rank_)); }
+  Dims ResultAxes() const { return DimsOf(BufferOf(rets_, 0)).subspan(static_cast<size_t>(rank_)); }
 
   Scalars NextScalars() const {
     const auto buffer = args_.get<ffi::AnyBuffer>(operand_);
     return buffer.has_value() ? ScalarsOf(buffer->element_type()) : Scalars{};
   }
 
-  ffi::Error Take(const Wanted& wanted, Operand& operand) {
-    if (operand_ >= args_.size()) return Wrong(std::string("an operand is missing: ") + wanted.what);
-    const auto buffer = args_.get<ffi::AnyBuffer>(operand_);
-    if (buffer.has_error()) return buffer.error();
-    return Place(*buffer, masks_[operand_++], wanted, operand);
+  void Take(const Wanted& wanted, Operand& operand) {
+    if (operand_ >= args_.size()) throw Wrong(std::string("an operand is missing: ") + wanted.what);
+    Place(BufferOf(args_, operand_), masks_[operand_], wanted, operand);
+    ++operand_;
   }
 
   // The captured arrays.
   template <class Operands>
-  ffi::Error TakeCaptured(std::span<const Scalars> wanted, Operands& operands) {
-    for (const Scalars& scalars : wanted) {
-      if (ffi::Error e = TakeCaptured(scalars, operands.emplace_back()); e.failure()) return e;
-    }
-    return ffi::Error::Success();
+  void TakeCaptured(std::span<const Scalars> wanted, Operands& operands) {
+    for (const Scalars& scalars : wanted) TakeCaptured(scalars, operands.emplace_back());
   }
 
-  ffi::Error TakeCaptured(const Scalars& wanted, Operand& operand) {
-    return Take({"a captured array", Wanted::kNoRows, wanted, true}, operand);
+  void TakeCaptured(const Scalars& wanted, Operand& operand) {
+    Take({"a captured array", Wanted::kNoRows, wanted, true}, operand);
   }
 
-  ffi::Error TakeResult(const Wanted& wanted, Operand& operand) {
-    auto buffer = rets_.get<ffi::AnyBuffer>(result_++);
-    if (buffer.has_error()) return buffer.error();
-    empty_ = empty_ && (*buffer)->element_count() == 0;
-    return Place(**buffer, All(), wanted, operand);
+  void TakeResult(const Wanted& wanted, Operand& operand) {
+    const auto buffer = BufferOf(rets_, result_++);
+    empty_ = empty_ && buffer.element_count() == 0;
+    Place(buffer, All(), wanted, operand);
   }
 
   // No result that was taken has an element.
   bool empty() const { return empty_; }
 
   // After all operands.
-  ffi::Error End() const {
-    return operand_ == args_.size() ? ffi::Error::Success() : WrongNumber("operands", args_.size(), operand_);
+  void End() const {
+    if (operand_ != args_.size()) throw WrongNumber("operands", args_.size(), operand_);
   }
 
  private:
@@ -167,34 +174,34 @@ class OperandReader {
   static int64_t BatchAxes(int64_t mask) { return mask & ((int64_t{1} << kMaxBatchRank) - 1); }
   static size_t MoreAxes(int64_t mask) { return static_cast<size_t>(mask >> kMaxBatchRank); }
 
-  static ffi::Error WrongNumber(const char* what, size_t found, size_t wanted) {
+  static Wrong WrongNumber(const char* what, size_t found, size_t wanted) {
     return Wrong("a call has " + std::to_string(found) + " " + what + "; wanted " + std::to_string(wanted));
   }
 
-  ffi::Error Place(const ffi::AnyBuffer& buffer, int64_t mask, const Wanted& wanted, Operand& operand) const {
+  void Place(const ffi::AnyBuffer& buffer, int64_t mask, const Wanted& wanted, Operand& operand) const {
     operand.data = static_cast<char*>(buffer.untyped_data());
     Dims dims = DimsOf(buffer);
     auto stride = static_cast<int64_t>(buffer.size_bytes());
     for (int64_t axis = 0; axis < rank_; ++axis) {
       if ((mask >> axis & 1) == 0) continue;
       const int64_t size = batch_[static_cast<size_t>(axis)];
-      if (dims.empty() || dims[0] != size) return Unfit(buffer, mask, wanted);
+      if (dims.empty() || dims[0] != size) throw Unfit(buffer, mask, wanted);
       stride = size ? stride / size : 0;
       operand.strides[static_cast<size_t>(axis)] = stride;
       dims = dims.subspan(1);
     }
     if (wanted.rows != Wanted::kNoRows) {
       const size_t axes = MoreAxes(mask) + 1;
-      if (dims.size() < axes || Product(dims.first(axes)) != wanted.rows) return Unfit(buffer, mask, wanted);
+      if (dims.size() < axes || Product(dims.first(axes)) != wanted.rows) throw Unfit(buffer, mask, wanted);
       dims = dims.subspan(axes);
     }
     const Scalars scalars = ScalarsOf(buffer.element_type());
     const int64_t count = Product(dims) * scalars.count;
     const bool fits = wanted.or_more ? count >= wanted.scalars.count : count == wanted.scalars.count;
-    return fits && scalars.dtype == wanted.scalars.dtype ? ffi::Error::Success() : Unfit(buffer, mask, wanted);
+    if (!fits || scalars.dtype != wanted.scalars.dtype) throw Unfit(buffer, mask, wanted);
   }
 
-  ffi::Error Unfit(const ffi::AnyBuffer& buffer, int64_t mask, const Wanted& wanted) const {
+  Wrong Unfit(const ffi::AnyBuffer& buffer, int64_t mask, const Wanted& wanted) const {
     auto list = [](Dims dims) {
       std::string text;
       for (const int64_t size : dims) text += (text.empty() ? "" : ", ") + std::to_string(size);

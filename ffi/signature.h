@@ -1,4 +1,4 @@
-// What a spec says of its calls' operands and results (jaxprims/specs/signature.py makes it). The handlers compare it with every
+// What a spec says of its calls' operands and results (jaxprims/specs/described.py makes it). The handlers compare it with every
 // call before they touch memory: an executable that was serialized may have been edited or damaged since.
 #pragma once
 

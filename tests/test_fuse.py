@@ -11,13 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fused import IDS, SHAPES, N, X, Y, faults, kernels, same
+from fused import IDS, SHAPES, N, X, Y, kernels, same
 
 import jaxprims as jp
 from bench.cases.fuse import PROGRAMS, Program, gradient
 from jaxprims.fusion.call import Fused
-
-__all__ = ["faults"]  # fixtures that every test uses
 
 
 @pytest.mark.cover(2)

@@ -8,12 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fused import ROWS, SHAPES, N, X, faults, same
+from fused import ROWS, SHAPES, N, X, same
 
 import jaxprims as jp
 from jaxprims.fusion.call import Fused
-
-__all__ = ["faults"]  # fixtures that every test uses
 
 
 @pytest.mark.cover(4)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fused import faults, same  # noqa: F401
+from fused import same
 from jax.experimental import checkify, hijax, io_callback
 from jax.experimental.hijax import HiType, register_hitype
 

@@ -9,15 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from fused import N, X, Y, faults, same
+from fused import N, X, Y, same
 from jax import lax
 from jax.extend.core import jaxprs_in_params
 
 import jaxprims as jp
 from jaxprims.fusion.call import Fused
 from jaxprims.tracing.jaxprs import opened
-
-__all__ = ["faults"]
 
 ROW = X[:1000]
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fused import faults, kernels, same
+from fused import kernels, same
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -19,8 +19,6 @@ from meshes import assert_no_communication, mesh
 import jaxprims as jp
 from jaxprims.fusion.body import MOST_TAKEN
 from jaxprims.fusion.pays import FEWEST_MAPPED
-
-__all__ = ["faults"]  # fixtures that every test uses
 
 RNG = np.random.default_rng(0)
 N = 9000

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn import examples
-from fused import faults, same  # noqa: F401
+from fused import same
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding

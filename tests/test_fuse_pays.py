@@ -9,11 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fused import N, X, faults, kernels, same
+from fused import N, X, kernels, same
 
 import jaxprims as jp
-
-__all__ = ["faults"]  # fixtures that every test uses
 
 
 def _read(x: jax.Array) -> jax.Array:

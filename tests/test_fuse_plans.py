@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fused import RNG, faults, kernels, same
+from fused import RNG, kernels, same
 
 import jaxprims as jp
 from jaxprims.fusion.body import Body
 from jaxprims.fusion.call import Fused
 
-__all__ = ["faults"]  # fixtures that every test uses
 pytestmark = [pytest.mark.strategies, pytest.mark.cpu]
 
 

@@ -9,13 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fused import RNG, N, X, faults, kernels, same
+from fused import RNG, N, X, kernels, same
 
 import jaxprims as jp
 from bench.cases.fuse import gradient
 from jaxprims.fusion.call import Fused
-
-__all__ = ["faults"]  # fixtures that every test uses
 
 DONE = jnp.asarray(RNG.random(N) < 0.01)
 

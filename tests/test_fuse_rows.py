@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn import examples
-from fused import faults, kernels, same
+from fused import kernels, same
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
@@ -21,8 +21,6 @@ import jaxprims as jp
 from jaxprims.fusion.call import Fused
 from jaxprims.targets.cpu.plans import ScanPlan
 from jaxprims.targets.plans import forced
-
-__all__ = ["faults"]
 
 ROWS, N = 130, 133  # neither is whole vectors
 RNG = np.random.default_rng(5)

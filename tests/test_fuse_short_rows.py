@@ -12,15 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fused import faults, kernels, same
+from fused import kernels, same
 from jax import lax
 from meshes import assert_no_communication
 from meshes import mesh as mesh_of
 
 import jaxprims as jp
 from jaxprims.calls.mapped import mapped
-
-__all__ = ["faults"]
 
 RNG = np.random.default_rng(11)
 LONGEST = 32  # numbers of a row that registers hold

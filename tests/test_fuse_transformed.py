@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from drawn import examples
 from exports import export
-from fused import IDS, N, X, Y, faults, kernels, same
+from fused import IDS, N, X, Y, kernels, same
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType
@@ -20,9 +20,6 @@ from meshes import mesh as mesh_of
 
 import jaxprims as jp
 from jaxprims.fusion.graph import flat_graph
-
-__all__ = ["faults"]  # fixtures that every test uses
-
 
 # --- transformations ----------------------------------------------------------------------------------------------------------
 

@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fused import faults, same
+from fused import same
 
 import jaxprims as jp
 from jaxprims.fusion.graph import flat_graph
 from jaxprims.fusion.unflattened import unflattened
 
-__all__ = ["faults"]  # fixtures that every test uses
 pytestmark = pytest.mark.cpu
 
 RNG = np.random.default_rng(3)

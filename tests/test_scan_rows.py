@@ -62,7 +62,7 @@ def test_rows_one_element_after_the_other(reverse: bool) -> None:
     check_rows(kernel(spec, "sequential", periodic=True), reference, [1, 0])
 
 
-def check_modes(name: str, order: str, vector_bytes: int, streams: tuple[int, ...]) -> None:
+def check_modes(name: str, order: str, vector_bytes: int, streams: tuple[int, ...] = ()) -> None:
     """Forwards and back, inclusive and exclusive, restarting and not; of narrow vectors one of these."""
     op, reference, state = OPERATORS[name]
     identity = IDENTITIES[len(state)]
@@ -97,7 +97,7 @@ def test_short_rows_in_place(vector_bytes: int, reverse: bool) -> None:
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_rows_abreast(name: str, vector_bytes: int) -> None:
-    check_modes(name, "abreast", vector_bytes, streams=(0,))
+    check_modes(name, "abreast", vector_bytes)
     op, reference, state = OPERATORS[name]
     identity = IDENTITIES[len(state)]
     k = Kernel(spec_of(op, state, kind="reduce", identity=tuple(identity)), "abreast", vector_bytes, True)

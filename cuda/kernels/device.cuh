@@ -17,20 +17,10 @@
 // A variable in shared memory, in a function's scope; of a trivial type.
 #define JP_SHARED(type, name) __shared__ type name
 
+#include "host_device.h"
+
 namespace jp {
 
-using u8 = unsigned char;
-using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long long;
-using i32 = int;
-using i64 = long long;
-struct alignas(16) u128 {
-  u64 lo, hi;
-};
-
-constexpr int kWarp = 32;
-constexpr u32 kAllLanes = 0xffffffffu;
 #ifdef __CUDA_ARCH__
 constexpr int kArch = __CUDA_ARCH__ / 10;  // 80, 90, 100
 #else
@@ -105,10 +95,6 @@ JP_DEVICE T ShuffleFrom(T x, int lane, u32 lanes = kAllLanes) {
 }
 
 // --- memory -------------------------------------------------------------------------------------------------------------------
-
-struct alignas(16) Words4 {
-  u32 w[4];
-};
 
 // Data that is read, or written, once and so need not stay in a cache.
 JP_DEVICE Words4 LoadOnce(const Words4* p) {
@@ -223,12 +209,6 @@ JP_DEVICE void AtomicAddF16(u16* p, u16 x) {
 }
 JP_DEVICE void AtomicAddBf16(u16* p, u16 x) {
   asm volatile("{ .reg .b16 d; atom.add.noftz.bf16 d, [%0], %1; }" ::"l"(p), "h"(x) : "memory");
-}
-JP_DEVICE void AtomicAddF16x2(u32* p, u32 x) {
-  asm volatile("{ .reg .b32 d; atom.add.noftz.f16x2 d, [%0], %1; }" ::"l"(p), "r"(x) : "memory");
-}
-JP_DEVICE void AtomicAddBf16x2(u32* p, u32 x) {
-  asm volatile("{ .reg .b32 d; atom.add.noftz.bf16x2 d, [%0], %1; }" ::"l"(p), "r"(x) : "memory");
 }
 // 2 or 4 neighbours in global memory at once, aligned to all their bytes; compute capability 9.
 JP_DEVICE void AtomicAdd2(float* p, float a, float b) {

@@ -33,9 +33,10 @@ ffi::Error Run(const Place& place, const Attributes& attributes, F run) {
     auto& loaded = LibraryTable<Shape>::Instance().Find(driver, attributes.key, attributes.spec, context.device(),
                                                         SpecCompiler<Shape>{attributes.key});
     Launcher launcher(loaded.library, place.stream, place.loads_only);
-    ffi::Error e = run(loaded.shape, launcher);
-    // A call whose operands cannot be read says so when it runs.
-    return place.loads_only ? ffi::Error::Success() : e;
+    run(loaded.shape, launcher);
+    return ffi::Error::Success();
+  } catch (const Wrong& e) {  // a call whose operands cannot be read says so when it runs
+    return place.loads_only ? ffi::Error::Success() : Failed(e);
   } catch (const std::exception& e) {
     return Failed(e);
   }
@@ -46,12 +47,10 @@ struct Memory {
   int64_t bytes = 0;
 };
 
-ffi::Error ReadWorkspace(const ffi::RemainingRets& rets, Memory& workspace) {
-  if (rets.size() == 0) return ffi::Error::InvalidArgument("jaxprims: a call has no workspace");
-  auto last = rets.get<ffi::AnyBuffer>(rets.size() - 1);
-  if (last.has_error()) return last.error();
-  workspace = {static_cast<char*>((*last)->untyped_data()), static_cast<int64_t>((*last)->size_bytes())};
-  return ffi::Error::Success();
+Memory WorkspaceOf(const ffi::RemainingRets& rets) {
+  if (rets.size() == 0) throw Wrong("a call has no workspace");
+  const auto last = BufferOf(rets, rets.size() - 1);
+  return {static_cast<char*>(last.untyped_data()), static_cast<int64_t>(last.size_bytes())};
 }
 
 ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
@@ -60,11 +59,10 @@ ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi
     const bool is_segments = shape.kind == "segments";
     OrderedCall call;
     Segments segments;
-    Memory workspace;
-    if (ffi::Error e = CheckPlan(attributes.plan, 1, shape.kind == "scan" ? 3 : 2); e.failure()) return e;
-    if (ffi::Error e = ReadOrderedCall(args, rets, attributes, shape, 1, call, segments); e.failure()) return e;
-    if (ffi::Error e = ReadWorkspace(rets, workspace); e.failure()) return e;
-    if (call.empty) return ffi::Error::Success();
+    CheckPlan(attributes.plan, 1, shape.kind == "scan" ? 3 : 2);
+    ReadOrderedCall(args, rets, attributes, shape, 1, call, segments);
+    const Memory workspace = WorkspaceOf(rets);
+    if (call.empty) return;
     const auto plan = SpanOf(attributes.plan);
     InPieces(call, [&](const OrderedCall& piece) {
       if (is_segments) {
@@ -75,7 +73,6 @@ ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi
         LaunchScan(launcher, shape, piece, workspace.data, workspace.bytes, plan);
       }
     });
-    return ffi::Error::Success();
   });
 }
 
@@ -83,15 +80,13 @@ ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi
                    const HistAttributes& attributes) {
   return Run<CudaHistShape>(place, attributes, [&](const CudaHistShape& shape, Launcher& launcher) {
     HistCall call;
-    Memory workspace;
-    if (ffi::Error e = CheckPlan(attributes.plan, 1, 6); e.failure()) return e;
-    if (ffi::Error e = ReadHistCall(args, rets, attributes, shape.shape, 1, call); e.failure()) return e;
-    if (ffi::Error e = ReadWorkspace(rets, workspace); e.failure()) return e;
-    if (call.empty) return ffi::Error::Success();
+    CheckPlan(attributes.plan, 1, 6);
+    ReadHistCall(args, rets, attributes, shape.shape, 1, call);
+    const Memory workspace = WorkspaceOf(rets);
+    if (call.empty) return;
     InPieces(call, [&](const HistCall& piece) {
       LaunchHist(launcher, shape, piece, workspace.data, workspace.bytes, SpanOf(attributes.plan));
     });
-    return ffi::Error::Success();
   });
 }
 
@@ -99,15 +94,13 @@ ffi::Error RunCall(const Place& place, const ffi::RemainingArgs& args, const ffi
                    const StencilAttributes& attributes) {
   return Run<CudaStencilShape>(place, attributes, [&](const CudaStencilShape& shape, Launcher& launcher) {
     StencilCall call;
-    Memory workspace;
-    if (ffi::Error e = CheckPlan(attributes.plan, 4, 4); e.failure()) return e;
-    if (ffi::Error e = ReadStencilCall(args, rets, attributes, shape, 1, call); e.failure()) return e;
-    if (ffi::Error e = ReadWorkspace(rets, workspace); e.failure()) return e;
-    if (call.empty) return ffi::Error::Success();
+    CheckPlan(attributes.plan, 4, 4);
+    ReadStencilCall(args, rets, attributes, shape, 1, call);
+    const Memory workspace = WorkspaceOf(rets);
+    if (call.empty) return;
     InPieces(call, [&](const StencilCall& piece) {
       LaunchStencil(launcher, shape, piece, workspace.data, workspace.bytes, SpanOf(attributes.plan));
     });
-    return ffi::Error::Success();
   });
 }
 

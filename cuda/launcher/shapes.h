@@ -5,7 +5,7 @@
 //   map, work: as for the CPU (jaxprims/specs/described.py) state_bytes: int     sizeof(spec::State)
 //
 // both:
-//   key: int             the spec's; signature: as for the CPU (jaxprims/specs/signature.py)
+//   key: int             the spec's; signature: as for the CPU (jaxprims/specs/described.py)
 //
 // histograms (HistogramSpec):
 //   parts: list[dict]    leaf_bytes, entry_bytes, lanes, updates, slots, dest, identity, in_place: as for the CPU; and

@@ -18,8 +18,7 @@ from ..primitives.transposed import transposed_p
 from ..specs.kernel import KernelSpec
 from ..targets.cpu.machine import cpu_threads
 from ..targets.registry import family_of, target_at
-from ..targets.target import Explanation, Target
-from ..targets.words import bytes_in_words
+from ..targets.target import Explanation, Target, bytes_in_words
 
 
 @dataclasses.dataclass(frozen=True)

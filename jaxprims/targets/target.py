@@ -29,6 +29,14 @@ class Explanation:
 UNKNOWN_SIZES = Explanation("chosen when the call runs", "sizes are not known yet")
 
 
+def bytes_in_words(n: int) -> str:
+    for unit in ("bytes", "KB", "MB"):
+        if n < 10_000:
+            return f"{n} {unit}"
+        n //= 1024
+    return f"{n} GB"
+
+
 class Target(abc.ABC):
     """A platform that kernels are compiled for. :func:`jaxprims.targets.registry.register_target` makes it known."""
 

@@ -22,6 +22,8 @@
 #define JP_SHARED(type, name) static thread_local type name
 #define JP_LINE int line = __builtin_LINE()
 
+#include "host_device.h"
+
 namespace emulation {
 inline Thread* current = nullptr;
 }
@@ -43,18 +45,6 @@ inline float erfinvf(float x) { return static_cast<float>(erfinv(x)); }
 
 namespace jp {
 
-using u8 = unsigned char;
-using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long long;
-using i32 = int;
-using i64 = long long;
-struct alignas(16) u128 {
-  u64 lo, hi;
-};
-
-constexpr int kWarp = 32;
-constexpr u32 kAllLanes = 0xffffffffu;
 #ifdef JP_ARCH
 constexpr int kArch = JP_ARCH;
 #else
@@ -152,10 +142,6 @@ inline T ShuffleFrom(T x, int lane, u32 lanes = kAllLanes, JP_LINE) {
 }
 
 // --- memory -------------------------------------------------------------------------------------------------------------------
-
-struct alignas(16) Words4 {
-  u32 w[4];
-};
 
 template <class T>
 JP_UNSEEN inline T LoadAligned(const T* p, int line) {
@@ -332,16 +318,6 @@ inline void AtomicAddF16(u16* p, u16 x, JP_LINE) {
 }
 inline void AtomicAddBf16(u16* p, u16 x, JP_LINE) {
   AtomicUpdate(p, line, [x](u16 old) { return ToBf16(FromBf16(old) + FromBf16(x)); });
-}
-inline void AtomicAddF16x2(u32* p, u32 x, JP_LINE) {  // each half is atomic, the pair is not
-  CheckAligned(p, 4, line);
-  AtomicAddF16(reinterpret_cast<u16*>(p), static_cast<u16>(x), line);
-  AtomicAddF16(reinterpret_cast<u16*>(p) + 1, static_cast<u16>(x >> 16), line);
-}
-inline void AtomicAddBf16x2(u32* p, u32 x, JP_LINE) {
-  CheckAligned(p, 4, line);
-  AtomicAddBf16(reinterpret_cast<u16*>(p), static_cast<u16>(x), line);
-  AtomicAddBf16(reinterpret_cast<u16*>(p) + 1, static_cast<u16>(x >> 16), line);
 }
 inline void AtomicAdd2(float* p, float a, float b, JP_LINE) {
   CheckAligned(p, 8, line);

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
+PLANS = ROOT / "cuda" / "plans"
 
 COMPILER = os.environ.get("CXX", "g++")
 _COMMON = ["-shared", "-fPIC", "-ffp-contract=off", "-w"]
@@ -57,8 +58,10 @@ def compile_cubin(source: str, arch: str) -> Compiled:
         *(ORDER_FLAGS if os.environ.get("JAXPRIMS_EMULATION_ORDER") else ()),
         f"-DJP_ARCH={int(arch.removeprefix('sm_').rstrip('a'))}",
         f"-I{HERE}",
+        f"-I{PLANS}",
     ]
     headers = [(HERE / name).read_text() for name in ("device.cuh", "thread.h", "undefined.h", "order.h")]
+    headers.append((PLANS / "host_device.h").read_text())
     same, spec, own = source.partition(_SPEC)
     if spec:  # what is before it is the same in all kernels of the library, and is compiled once
         head = _cached("head", [same, *headers], [*flags, "-x", "c++-header"], made=".h.gch")

@@ -10,8 +10,7 @@ from ....specs.described import chooses, described_histogram, histogram_work
 from ....specs.histogram_layout import Variant, slot_offsets
 from ....specs.problems import GroupProblem, HistogramProblem
 from ...plans import plan_among
-from ...target import UNKNOWN_SIZES, Explanation
-from ...words import bytes_in_words
+from ...target import UNKNOWN_SIZES, Explanation, bytes_in_words
 from .. import compiler
 from ..family import CpuFamily
 from ..machine import cpu_threads

@@ -14,7 +14,7 @@ from ....ir.program import Program, itemsize
 from ....specs.histogram import ArraySpec
 from ....specs.stencil import WIDEST
 from . import engine, expr
-from .build import I8, I32, address, chosen, i64, least, load_slots, loop, masked_load, masked_store, scaled, store_slots
+from .build import I32, address, chosen, i64, least, load_slots, masked_load, masked_store, scaled, store_slots
 from .types import alloca, from_memory, interleaved, lanes, memory_type, numbers, register_type, splat, take, to_memory
 
 MOST_SHUFFLED = 128
@@ -159,13 +159,6 @@ def stream(store: ir.StoreInstr, size: int) -> None:
     """Makes a store of ``size`` bytes non-temporal; its place is a multiple of them in memory that is aligned to 64 bytes."""
     store.align = min(64, size & -size)
     store.set_metadata("nontemporal", store.parent.parent.parent.add_metadata([I32(1)]))
-
-
-def stream_bytes(b: ir.IRBuilder, source: ir.Value, to: ir.Value, size: ir.Value, step: int) -> None:
-    """Copies ``size`` bytes, a multiple of ``step``, past the caches."""
-    with loop(b, i64(0), size, step) as at:
-        v = b.load(address(b, source, at), typ=ir.VectorType(I8, step), align=1)
-        stream(b.store(v, address(b, to, at)), step)
 
 
 def f_of(

@@ -47,7 +47,7 @@ def generate(spec: OrderedSpec, variant: int, vector_bytes: int) -> ir.Module:
             scan_across.rows(module, spec, vector_bytes)
         elif variant & PERIODIC and not scan_along.runs_along_short_rows(spec, vector_bytes):
             folded = reduce_rows.reduce_rows(module, spec, vector_bytes)
-            scan_abreast.scan(module, spec, vector_bytes, streams, folded)
+            scan_abreast.scan(module, spec, vector_bytes, folded)
         elif name == "combine":
             combine(module, spec, width if spec.across else 1)
         elif name == "finish":

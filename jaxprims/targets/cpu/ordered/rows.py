@@ -53,10 +53,6 @@ def uniforms_of(b: ir.IRBuilder, spec: OrderedSpec, uniforms: ir.Value) -> list[
     return all_pointers(b, uniforms, len(spec.uniforms))
 
 
-STREAMED_ROW, STREAMED_BYTES = 256, 128 * 1024
-"""Elements of a row of which results are put together before they are stored past the caches, and bytes of all at most."""
-
-
 def element(
     b: ir.IRBuilder,
     spec: OrderedSpec,

@@ -17,7 +17,6 @@ from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import (
-    I8,
     I64,
     PTR,
     address,
@@ -33,9 +32,9 @@ from ..llvm.build import (
     scaled,
 )
 from ..llvm.types import alloca, register_type, resized
-from ..llvm.vectors import LINE, f_of, store_row, stream_bytes
+from ..llvm.vectors import LINE, f_of, store_row
 from .elements import vector_width
-from .rows import STREAMED_BYTES, STREAMED_ROW, apply_op, identity_state, is_expensive, members, uniforms_of
+from .rows import apply_op, identity_state, is_expensive, members, uniforms_of
 from .squares import from_stored, reader, row_at, stored_type, to_stored, writer
 
 TOGETHER = 4
@@ -55,14 +54,12 @@ def scan(
     module: ir.Module,
     spec: OrderedSpec,
     vector_bytes: int,
-    streams: bool = False,
     longer: tuple[ir.Function, int] | None = None,
 ) -> None:
     """Defines ``scan`` of a range that has a period (cpu/ordered_kernel.h): of a scan all results, else one for each row.
-    ``streams``: whole rows of results, which must be aligned, are stored past the caches. ``longer``: a function that takes rows
-    from so many elements on."""
+    ``longer``: a function that takes rows from so many elements on."""
     b, args = declare(module, "scan", [PTR] * 7 + [I64], I64)
-    abreast = _Abreast(b, spec, vector_bytes, args, streams)
+    abreast = _Abreast(b, spec, vector_bytes, args)
     if longer is not None:
         rows, least_period = longer
         with b.if_then(b.icmp_signed(">=", abreast.period, i64(least_period))):
@@ -101,8 +98,8 @@ class _Squares:
 
 
 class _Abreast:
-    def __init__(self, b: ir.IRBuilder, spec: OrderedSpec, vector_bytes: int, args: Sequence[ir.Value], streams: bool):
-        self.b, self.spec, self.streams = b, spec, streams
+    def __init__(self, b: ir.IRBuilder, spec: OrderedSpec, vector_bytes: int, args: Sequence[ir.Value]):
+        self.b, self.spec = b, spec
         self.width = width = min(vector_width(dataclasses.replace(spec, across=True), vector_bytes), vector_bytes // 4)
         arrays, uniforms, outs, flags, range_, *_ = args
         self.arrays = {k: pointer(b, arrays, k) for k, a in enumerate(spec.arrays) if a.slots} | {FLAGS: flags}
@@ -135,7 +132,6 @@ class _Abreast:
         """``count`` rows, which begin at element ``first``."""
         b, spec = self.b, self.spec
         groups = b.sdiv(b.add(count, i64(self.width - 1)), i64(self.width))
-        to = self._targets(first, count) if spec.kind == "scan" else None
         with loop(b, i64(0), self.period, self.elements) as at:
             left = b.sub(self.period, at)
             some = least(b, left, i64(self.elements))
@@ -150,21 +146,20 @@ class _Abreast:
                 begun = b.icmp_signed(">", b.add(at, j), i64(0))
                 with self._each(groups) as group:
                     self._step(group, element, b.add(place, element), begun)
-            if to is not None:
+            if spec.kind == "scan":
                 with self._each(groups) as group:
-                    for rows, squares in zip(to, self.results, strict=True):
-                        self._move(writer, squares, group, address(b, rows, scaled(b, place, squares.size)), count, some)
-        if to is None:
+                    for out, squares in zip(self.outs, self.results, strict=True):
+                        rows = address(b, out, scaled(b, b.add(first, place), squares.size))
+                        self._move(writer, squares, group, rows, count, some)
+        if spec.kind != "scan":
             with self._each(groups) as group:
                 self._finish(group, row, count)
-        elif self.streams:
-            self._stream(to, first)
 
     def _prefetch(self, first: ir.Value, at: ir.Value, some: ir.Value) -> None:
         """A part of the block behind this one, from end to end: a processor's own prefetchers do not follow many rows."""
         b, spec = self.b, self.spec
         sides = [(self.arrays[k], squares, False) for k, squares in self.squares.items()]
-        if spec.kind == "scan" and not self.streams:
+        if spec.kind == "scan":
             sides += [(out, squares, True) for out, squares in zip(self.outs, self.results, strict=True)]
         block = i64(self.vectors * self.width)
         for base, squares, writes in sides:
@@ -244,24 +239,3 @@ class _Abreast:
                 squares.put(group, i64(0), s, next(values))
             function = writer(b.module, squares.dtype, width)
             squares.move(function, group, rows, i64(squares.size), self._last(mine, count), i64(1))
-
-    def _targets(self, first: ir.Value, count: ir.Value) -> list[ir.Value]:
-        """Where a block's results are written: to their place, or to be stored past the caches from where they are put
-        together."""
-        b, block = self.b, self.vectors * self.width
-        sizes = [squares.size for squares in self.results]
-        places = [address(b, out, scaled(b, first, size)) for out, size in zip(self.outs, sizes, strict=True)]
-        self.streams = self.streams and block * STREAMED_ROW * sum(sizes) <= STREAMED_BYTES
-        if not self.streams:
-            return places
-        short = b.icmp_signed("<=", self.period, i64(STREAMED_ROW))
-        self.whole = b.and_(short, b.icmp_signed("==", count, i64(block)))
-        self.gathered = [alloca(b, I8, block * STREAMED_ROW * size) for size in sizes]
-        return expr.selected(b, self.whole, self.gathered, places)
-
-    def _stream(self, sources: Sequence[ir.Value], first: ir.Value) -> None:
-        b = self.b
-        with b.if_then(self.whole):
-            for source, out, squares in zip(sources, self.outs, self.results, strict=True):
-                step, to = self.width * squares.size, address(b, out, scaled(b, first, squares.size))
-                stream_bytes(b, source, to, scaled(b, self.period, self.vectors * step), step)

@@ -14,17 +14,12 @@ import itertools
 from llvmlite import ir
 
 from ....ir.program import itemsize
-from ..llvm.build import I1, I8, PTR, address, i64, least, loop, pointer, scaled
-from ..llvm.types import alloca, call, resized, take
-from ..llvm.vectors import LINE, Held, stream_bytes
+from ..llvm.build import I1, i64, least, loop, pointer
+from ..llvm.types import call, resized, take
+from ..llvm.vectors import Held
 from .elements import Elements
-from .rows import STREAMED_BYTES, STREAMED_ROW
 from .scan_base import STARTED
 from .scan_log_steps import LogSteps
-
-STREAMED_AT_ONCE, PUT_TOGETHER = 64, 1024
-"""Elements, or one row, between stores past the caches: a processor reads on meanwhile. And elements of short rows whose results
-are put together: many, since the last vector of them is seldom full."""
 
 
 class ShortRows(LogSteps):
@@ -38,16 +33,16 @@ class ShortRows(LogSteps):
         self.in_place: ir.Value = ir.Constant(I1, 0)
         for k, place in itertools.product(range(len(self.spec.leaves)), self.arrays):
             self.in_place = b.or_(self.in_place, b.icmp_unsigned("==", pointer(b, self.out_places, k), place))
-        streams, self.streams = self.streams, False
-        with b.if_else(b.icmp_unsigned("<=", self.period, i64(self.alone))) as (short, otherwise):
+        streams, width = self.streams, i64(self.alone)
+        with b.if_else(b.icmp_unsigned("<=", self.period, width)) as (short, otherwise):
             with short:
                 self._size(self.together)
                 self.bits: ir.Value | None = self._row_starts()
-                self._all_rows(streams)
+                self._all_rows(streams, b.urem(i64(self.together), self.period))
             with otherwise:
                 self._size(self.alone)
                 self.bits = None
-                self._all_rows(streams)
+                self._all_rows(streams, b.urem(self.period, width))
         b.ret(i64(STARTED))
 
     def _size(self, width: int) -> None:
@@ -55,13 +50,24 @@ class ShortRows(LogSteps):
         self.group = self.width = width
         self.elements = Elements(b, spec, self.arrays, self.uniforms, self.n, width, mirrored=True, period=self.period)
 
-    def _rows(self, lo: ir.Value, hi: ir.Value) -> None:
-        """Elements [lo, hi) in scan order. A vector may go on behind them: who wants what is there makes it later."""
+    def _all_rows(self, streams: bool, over: ir.Value) -> None:
+        """Results go past the caches where no lane of a vector is left ``over``."""
+        b, self.streams = self.b, False
+        if streams:
+            with b.if_then(b.icmp_unsigned("==", over, i64(0))):
+                self.streams = True
+                self._rows()
+                b.ret(i64(STARTED))
+            self.streams = False
+        self._rows()
+
+    def _rows(self) -> None:
+        """In scan order. A vector may go on behind a row's end: who wants what is there makes it later."""
         b = self.b
         some = b.mul(b.udiv(i64(self.width), self.period), self.period)
         step = self.period if self.bits is None else some
-        with loop(b, lo, hi, step) as row:
-            end = least(b, b.add(row, step), hi)
+        with loop(b, self.lo, self.hi, step) as row:
+            end = least(b, b.add(row, step), self.hi)
             self.elements.row = row
             if self.bits is not None:
                 self._some(row, end, ir.Constant(I1, 0))
@@ -109,54 +115,3 @@ class ShortRows(LogSteps):
             turned = call(b, f"llvm.bitreverse.i{word.width}", word, pattern)
             pattern = b.lshr(turned, ir.Constant(word, word.width - self.width))
         return pattern
-
-    # --- past the caches --------------------------------------------------------------------------------------------------------
-
-    def _all_rows(self, streams: bool) -> None:
-        sizes = [slots * itemsize(t) for t, slots in self.spec.leaves]
-        unit = LINE // min(size & -size for size in sizes)  # so many rows of any length do
-        if streams and unit * STREAMED_ROW * sum(sizes) <= STREAMED_BYTES:
-            self._streamed(sizes, unit)
-        else:
-            self._rows(self.lo, self.hi)
-
-    def _streamed(self, sizes: list[int], unit: int) -> None:
-        """Some rows at a time, whose results are put together in the cache, and leave it line by line."""
-        b, spec = self.b, self.spec
-        short = b.icmp_unsigned("<=", self.period, i64(STREAMED_ROW))
-        row = scaled(b, self.period, LINE // unit)
-        row = least(b, b.and_(row, b.sub(i64(0), row)), i64(LINE))
-        step = b.mul(self.period, b.udiv(i64(LINE), row))  # the fewest that begin and end at cache lines
-        times = b.udiv(i64(min(PUT_TOGETHER, unit * STREAMED_ROW)), step)
-        step = b.mul(step, b.select(b.icmp_signed(">", times, i64(1)), times, i64(1)))
-        outs = [pointer(b, self.out_places, k) for k in range(len(sizes))]
-        gathered = [self._gathered(unit * STREAMED_ROW * size, self.width * size) for size in sizes]
-        with loop(b, self.lo, self.hi, step) as lo:
-            hi = least(b, b.add(lo, step), self.hi)
-            whole = b.and_(short, b.icmp_signed("==", b.sub(hi, lo), step))
-            first = b.sub(self.n, hi) if spec.reverse else lo
-            for k, (out, place, size) in enumerate(zip(outs, gathered, sizes, strict=True)):
-                before = b.gep(place, [b.sub(i64(0), scaled(b, first, size))], source_etype=I8)
-                b.store(b.select(whole, before, out), b.gep(self.out_places, [i64(k)], source_etype=PTR))
-            some = b.udiv(i64(STREAMED_AT_ONCE), self.period)
-            chunk = b.mul(self.period, b.select(b.icmp_signed(">", some, i64(1)), some, i64(1)))
-            with loop(b, lo, hi, chunk) as at:
-                end = least(b, b.add(at, chunk), hi)
-                self._rows(at, end)
-                with b.if_then(whole):
-                    low, high = (b.sub(hi, end), b.sub(hi, at)) if spec.reverse else (b.sub(at, lo), b.sub(end, lo))
-                    for out, place, size in zip(outs, gathered, sizes, strict=True):
-                        start, stop = (self._line(scaled(b, x, size)) for x in (low, high))
-                        to = address(b, out, b.add(scaled(b, first, size), start))
-                        stream_bytes(b, address(b, place, start), to, b.sub(stop, start), LINE)
-
-    def _gathered(self, size: int, more: int) -> ir.Value:
-        """Memory that begins at a cache line, with room for a vector of ``more`` bytes before it and behind."""
-        more = -(-more // LINE) * LINE
-        return address(self.b, alloca(self.b, I8, size + 2 * more), i64(more))
-
-    def _line(self, at: ir.Value) -> ir.Value:
-        """Where the last cache line begins of which all that comes before ``at`` in scan order has been put together."""
-        b = self.b
-        at = b.add(at, i64(LINE - 1)) if self.spec.reverse else at
-        return b.and_(at, i64(-LINE))
