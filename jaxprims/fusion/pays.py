@@ -186,7 +186,7 @@ def why_not(body: Body) -> str | None:
     gathers = any(e.primitive.name == "gather" for e in inside)
     if len(body.sites) == 1 and site.rows and site.op is jnp.add and not gathers:
         return "one sum of rows, which XLA adds as vectors, too"
-    if any(0 in var.aval.shape for var, _ in body.leaves):
+    if not (body.leaves or body.counted) or any(0 in var.aval.shape for var, _ in body.leaves):
         return "there is nothing to be read"
     beside = any(0 < len({k for k in labels if k >= site.kept}) < len(site.sizes) - site.kept for _, labels in body.leaves)
     looped = beside and not body.combines_rows
@@ -200,6 +200,8 @@ def why_not(body: Body) -> str | None:
     if site.family == "map" and is_exact(site.eqn):
         return None
     if site.family == "map":
+        if any(is_turned(leaf) for leaf in body.streamed):
+            return "numbers of an element that lie apart"
         read = sum(own_numbers(*leaf) for leaf in body.streamed)
         return None if body.widest >= WIDER * read else "a few numbers for each element, all of them in memory"
     if site.family != "reduce":
