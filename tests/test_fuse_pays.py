@@ -366,6 +366,16 @@ def test_products_for_a_row_are_made_once() -> None:
     same(jax.jit(fn)(*args), jax.jit(jp.fuse(fn))(*args), 1e-5)
 
 
+@pytest.mark.parametrize("lanes", [2, 3, 8, 12])
+def test_a_few_columns_of_a_few_numbers(lanes: int) -> None:
+    """XLA adds vectors of many, and one after the other of few; what is divided by a root of them it makes in one loop."""
+    x = jnp.asarray(np.random.default_rng(lanes).normal(size=(2000, 5, lanes)), jnp.float32)
+    for fn in (lambda x: jnp.mean(x, 1), lambda x: jnp.sum(x * x, 1), lambda x: x - jnp.mean(x, 1, keepdims=True)):
+        assert bool(kernels(fn, x)) == (lanes < 12)
+        same(jax.jit(fn)(x), jax.jit(jp.fuse(fn))(x), 1e-5, 1e-5)
+    assert not kernels(lambda x: x / jnp.sqrt(jnp.sum(x * x, 1, keepdims=True)), x)
+
+
 PLACES: dict[str, tuple[Callable[..., Any], bool]] = {  # is a reduction along the first axes, or those between, a kernel?
     "densities": (lambda x, g: jnp.exp(-((g[:, None] - x) ** 2)).sum(0), True),
     "the nearest": (lambda x, g: jnp.abs(g[:, None] - x).min(0), True),
