@@ -32,7 +32,7 @@ IN_ROWS = NUMBER_BY_NUMBER | REDUCTIONS
 MOST_IN_ROW = 8192
 """Numbers of a row: some arrays of so many are in the second-level cache together."""
 
-LONGEST_COMBINED, LONGEST_COMBINED_DEAR = 16, 64
+LONGEST_COMBINED, LONGEST_COMBINED_DEAR = 16, 100
 """Numbers of a row that is combined as one element; where arithmetic is :data:`DEAR`, for which vectors along it wait."""
 
 MOST_UNROLLED = 4096
