@@ -48,7 +48,7 @@ inline constexpr int64_t kReduceTasksPerThread = 4;    // so that a thread that 
 inline constexpr int64_t kReducePeriod = 256;          // longest row that a lane takes
 inline constexpr int64_t kReduceRows = 64;             // joined, of the periodic form
 inline constexpr int64_t kReduceFewRows = 16;          // the same where the kernel folds them, up to kReducePeriod elements each
-inline constexpr int64_t kReduceSpaced = 32;           // shortest row of the spaced form: it fills a vector
+inline constexpr int64_t kReduceSpaced = 16;           // shortest row of the spaced form: it fills a vector
 inline constexpr int64_t kReduceSteps = 8;             // across, at a time: prefetchers follow so many streams
 inline constexpr int64_t kReduceTogether = 4096;       // elements that stay in the first-level cache
 

@@ -341,6 +341,60 @@ def test_rows(width: int, name: str) -> None:
         same(jax.jit(gradient)(x, y, w, m), jax.jit(jp.fuse(gradient))(x, y, w, m), 1e-4, 1e-3)
 
 
+@pytest.mark.parametrize("width", [3, 16, 17, 24, 31, 100, 101])
+def test_all_rows_of_what_they_have_in_common(width: int) -> None:
+    """Summed as one: short rows are elements, longer ones are folded many at once; dear ones a row at a time are slow."""
+    rng = np.random.default_rng(width)
+    x, w, m = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((2000, width), (width,), (2000,)))
+    for fn in (lambda x, w, m: jnp.sum((x - m[:, None] * w) ** 2), lambda x, w, m: jnp.sum(jnp.exp(m[:, None] * w - x))):
+        assert kernels(fn, x, w, m) == ["reduce-sum"]
+        same(jax.jit(fn)(x, w, m), jax.jit(jp.fuse(fn))(x, w, m), 1e-5)
+    folded = "many rows at once" in str(jp.explain(jp.fuse(lambda x, w: jnp.sum((x - w) ** 2)))(x, w))
+    assert folded == (width > 16)
+
+
+def test_products_for_a_row_are_made_once() -> None:
+    """Not for each of its elements."""
+
+    def fn(x: Any, w: Any, v: Any) -> Any:
+        return jnp.sum(jnp.abs(x - jnp.outer(x @ w, v)))
+
+    args = tuple(jnp.asarray(np.random.default_rng(0).normal(size=s), jnp.float32) for s in ((1000, 60), (60,), (60,)))
+    assert "dot_general" not in taken_in(fn, *args)
+    same(jax.jit(fn)(*args), jax.jit(jp.fuse(fn))(*args), 1e-5)
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 8, 12])
+def test_a_few_columns_of_a_few_numbers(lanes: int) -> None:
+    """XLA adds vectors of many, and one after the other of few; what is divided by a root of them it makes in one loop."""
+    x = jnp.asarray(np.random.default_rng(lanes).normal(size=(2000, 5, lanes)), jnp.float32)
+    for fn in (lambda x: jnp.mean(x, 1), lambda x: jnp.sum(x * x, 1), lambda x: x - jnp.mean(x, 1, keepdims=True)):
+        assert bool(kernels(fn, x)) == (lanes < 12)
+        same(jax.jit(fn)(x), jax.jit(jp.fuse(fn))(x), 1e-5, 1e-5)
+    assert not kernels(lambda x: x / jnp.sqrt(jnp.sum(x * x, 1, keepdims=True)), x)
+
+
+PLACES: dict[str, tuple[Callable[..., Any], bool]] = {  # is a reduction along the first axes, or those between, a kernel?
+    "densities": (lambda x, g: jnp.exp(-((g[:, None] - x) ** 2)).sum(0), True),
+    "the nearest": (lambda x, g: jnp.abs(g[:, None] - x).min(0), True),
+    "which is that": (lambda x, g: jnp.argmin(jnp.abs(g[:, None] - x), 0), True),
+    "between": (lambda x, g: jnp.exp(g[:, None] - x.reshape(10, 1, -1)).sum(1), True),
+    "what lies apart": (lambda x, g: jnp.exp(x.reshape(8, -1) - g[:, None]).sum(0), False),
+    "constants": (lambda x, g: jnp.exp(jnp.full((8, x.size), 1.0)).sum(0) + x, False),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_reductions_along_the_first_axis(name: str) -> None:
+    """XLA makes what it adds of several arrays one number at a time."""
+    fn, taken = PLACES[name]
+    x, g = X[:16000], jnp.linspace(-2, 2, 8)
+    assert bool(kernels(fn, x, g)) == taken
+    same(jax.jit(fn)(x, g), jax.jit(jp.fuse(fn))(x, g), 1e-5)
+    gradient = jax.grad(lambda x, g: jnp.sum(jnp.exp(-((g[:, None] - x) ** 2))) + fn(x, g).sum(), (0, 1))
+    same(jax.jit(gradient)(x, g), jax.jit(jp.fuse(gradient))(x, g), 1e-4, 1e-4)
+
+
 SCANS: dict[str, Callable[..., Any]] = {
     "a number for each row": lambda x, w, m: jnp.cumsum(x * m[:, None], 1),
     "numbers for all rows": lambda x, w, m: jnp.cumsum(x * w, 1),

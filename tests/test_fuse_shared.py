@@ -54,11 +54,11 @@ def energy(x: Any, neighbours: Any) -> Any:
 
 
 def test_what_both_read_is_made_once() -> None:
-    """Differences of neighbours and the factors of their gradient, which is added by index in a kernel, and along rows by XLA."""
-    x, neighbours = normal(4000, 3), jnp.asarray(rng.integers(0, 4000, (4000, 16)), jnp.int32)
+    """Differences of neighbours, whose gradient one kernel adds by index, and another along rows."""
+    x, neighbours = normal(20_000, 3), jnp.asarray(rng.integers(0, 20_000, (20_000, 16)), jnp.int32)
     fn = jax.value_and_grad(energy)
-    (kernel,) = (k for k in fused(fn, x, neighbours).rewritten.kernels)
-    assert sorted(v.aval.ndim for v in kernel.inputs) == [2, 2, 3]
+    kernels = fused(fn, x, neighbours).rewritten.kernels
+    assert len(kernels) == 2 and len({v for k in kernels for v in k.inputs if v.aval.ndim == 3}) == 1
     plain, made = (jax.jit(f).lower(x, neighbours).compile() for f in (fn, jp.fuse(fn)))
     assert made.memory_analysis().temp_size_in_bytes < 0.7 * plain.memory_analysis().temp_size_in_bytes
     same(plain(x, neighbours), made(x, neighbours), 1e-4, 1e-4)

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fused import same
 from jax import lax
+from jax.extend.core import ClosedJaxpr
 
 import jaxprims as jp
 from jaxprims.fusion.graph import flat_graph
@@ -30,6 +32,7 @@ FORMS: dict[str, tuple[Callable[[Any], Any], int]] = {
     "each its own": (lambda x: x / (1 + x * x), 1),
     "above a constant": (lambda x: 3 / (x * 2), 1),
     "nothing below": (lambda x: x / 0.0, 0),
+    "one": (lambda x: 1.0 * (x / 1.0) + x[0], 0),
     "a mask": (lambda x: x * (x > 0), 0),
     "a mask, and nothing below": (lambda x: (x > 0).astype(x.dtype) / 0.0, 0),
     "a mask, and what is infinite": (lambda x: (x > 0).astype(x.dtype) * np.inf * 2, 0),
@@ -59,6 +62,30 @@ def test_what_is_one_number_is_no_reduction() -> None:
     assert left == ["reduce_sum"]  # of nothing
     for a, b in zip(jax.jit(jax.extend.core.jaxpr_as_fun(made))(X), jax.jit(fn)(X), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+LAST: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
+    "of rows": (lambda x: jnp.cumsum(x, 1)[:, -1] / 3, ["reduce_sum"]),
+    "of some rows": (lambda x: jnp.cumsum(x, 1)[5:90, -1:], ["reduce_sum"]),
+    "the other way": (lambda x: lax.cumsum(x, 0, reverse=True)[0], ["reduce_sum"]),
+    "of products": (lambda x: jnp.cumprod(x, 1)[:, -1], ["reduce_prod"]),
+    "of what all is wanted": (lambda x: [c := jnp.cumsum(x, 1), c[:, -1]], ["cumsum"]),
+    "another": (lambda x: jnp.cumsum(x, 1)[:, -2], ["cumsum"]),
+    "a derivative": (jax.grad(lambda x: (jnp.sin(jnp.cumsum(x, 1)[:, -1]) ** 2).sum()), ["reduce_sum"]),
+    "another's": (jax.grad(lambda x: (jnp.sin(jnp.cumsum(x, 1)[:, -2]) ** 2).sum()), ["cumsum", "cumsum"]),
+}
+
+
+@pytest.mark.parametrize("name", LAST)
+def test_the_last_of_what_is_cumulative(name: str) -> None:
+    """It is a reduction, and its derivative the same for all; XLA makes no more of it either."""
+    fn, wanted = LAST[name]
+    x = X[:1200].reshape(100, 12)
+    graph = flat_graph(jax.make_jaxpr(fn)(x))
+    made = simplified(graph) or ClosedJaxpr(graph.jaxpr, graph.consts)
+    names = [e.primitive.name for e in flat_graph(made).eqns]
+    assert [n for n in names if n.startswith(("cum", "reduce"))] == wanted
+    same(jax.jit(jax.extend.core.jaxpr_as_fun(made))(x), jax.tree.leaves(jax.jit(fn)(x)), rtol=1e-5)
 
 
 @pytest.mark.cover(23)

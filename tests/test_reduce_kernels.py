@@ -305,7 +305,7 @@ OPERATORS = {"sum": jnp.add, "max": jnp.maximum, "prod": jnp.multiply}
 
 @pytest.mark.cpu
 @pytest.mark.cover(6)
-@pytest.mark.parametrize("n", [32, 33, 47, 100, 300])
+@pytest.mark.parametrize("n", [16, 17, 31, 32, 33, 47, 100, 300])
 @pytest.mark.parametrize("dtype", ["float32", "int8", "int32", "bfloat16", "complex64"])
 @pytest.mark.parametrize("name", ["sum", "max", "prod"])
 @pytest.mark.parametrize("rows", [(16,), (17,), (100,), (3, 40)])

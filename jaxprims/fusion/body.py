@@ -34,8 +34,8 @@ IN_ROWS = NUMBER_BY_NUMBER | REDUCTIONS
 MOST_IN_ROW = 8192
 """Numbers of a row: some arrays of so many are in the second-level cache together."""
 
-LONGEST_COMBINED = 16
-"""Numbers of a row that is combined as one element."""
+LONGEST_COMBINED, LONGEST_COMBINED_DEAR = 16, 100
+"""Numbers of a row that is combined as one element; where arithmetic is :data:`DEAR`, for which vectors along it wait."""
 
 MOST_UNROLLED = 4096
 """Additions for a row of those that lie side by side, each of which has code of its own."""
@@ -66,6 +66,9 @@ _DEAR = {
 
 _COMBINING = REDUCTIONS | {"argmax", "argmin"}
 """What takes an addition for each number that it is given."""
+
+_THROUGH_NUMBERS = _COMBINING | {"dot_general"}
+"""What goes through numbers for one of its result."""
 
 _FREE = MOVES | {"transpose", "slice"}
 
@@ -109,7 +112,7 @@ class Body:
             self.widest = max(self.widest, *of_operands, 0)
             if not loops <= set(labels):
                 self.common.add(index)
-                if eqn.primitive.name in _COMBINING and max(of_operands) > 1:
+                if eqn.primitive.name in _THROUGH_NUMBERS and max(of_operands) > 1:
                     self.repeated.add(index)
             if eqn.primitive.name == "iota" and labels[eqn.params["dimension"]] != OWN:
                 self.counted.add(labels[eqn.params["dimension"]])
@@ -155,8 +158,12 @@ class Body:
         """Are a reduction's elements short rows? What is read once for a row would make a reduction of every row by itself."""
         row = math.prod(self.sites[0].sizes[self.innermost :])
         alone = self.innermost == self.batch + 1 and not self.counted and not any(s.positioned for s in self.sites)
-        short = self.sites[0].family == "reduce" and alone and row <= LONGEST_COMBINED
-        return short and (not self.repeated or self._unrolled(row) <= MOST_UNROLLED)
+        if self.sites[0].family != "reduce" or not alone or row > LONGEST_COMBINED_DEAR:
+            return False
+        unrolled = self._unrolled(row)
+        if row > LONGEST_COMBINED:
+            return not self.repeated and DEAR * row <= unrolled <= MOST_UNROLLED
+        return not self.repeated or unrolled <= MOST_UNROLLED
 
     @functools.cached_property
     def side_by_side(self) -> bool:

@@ -265,7 +265,8 @@ def _flat(
         flat = element[-1] if wants_position else None
         mine = replaced(arrays, streamed, element[: len(streamed)])
         for m in partial:
-            mine[m] = arrays[m][tuple(_coordinate(flat, sizes, k) for k in sorted(labels[m]))]
+            at = tuple(_coordinate(flat, sizes, k) for k in sorted(labels[m]))
+            mine[m] = arrays[m].at[at].get(mode="promise_in_bounds", wrap_negative_indices=False)
         return body.evaluate(mine, lambda loop: outer[loop] if loop < first else _coordinate(flat, sizes, loop - first))
 
     return ((*elements, positions) if wants_position else tuple(elements)), values

@@ -189,7 +189,7 @@ def why_not(body: Body) -> str | None:
     gathers = any(e.primitive.name == "gather" for e in inside)
     if len(body.sites) == 1 and site.rows and site.op is jnp.add and not gathers:
         return "one sum of rows, which XLA adds as vectors, too"
-    if any(0 in var.aval.shape for var, _ in body.leaves):
+    if not (body.leaves or body.counted) or any(0 in var.aval.shape for var, _ in body.leaves):
         return "there is nothing to be read"
     beside = any(0 < len({k for k in labels if k >= site.kept}) < len(site.sizes) - site.kept for _, labels in body.leaves)
     looped = beside and not body.combines_rows
@@ -203,8 +203,14 @@ def why_not(body: Body) -> str | None:
     if site.family == "map" and (is_exact(site.eqn) or is_sort(site.eqn)):
         return None
     if site.family == "map":
+        if any(is_turned(leaf) for leaf in body.streamed):
+            return "numbers of an element that lie apart"
         read = sum(own_numbers(*leaf) for leaf in body.streamed)
-        return None if body.widest >= WIDER * read else "a few numbers for each element, all of them in memory"
+        if body.widest >= WIDER * read:
+            return None
+        if not all(_adds_few_columns(s.eqn) for s in body.sites):
+            return "a few numbers for each element, all of them in memory"
+        return "XLA makes a function of it for each number that it is for" if _is_spread_dearly(body) else None
     if site.family != "reduce":
         return None
     row = math.prod(site.sizes[site.kept :])
@@ -234,6 +240,31 @@ def why_not(body: Body) -> str | None:
     if not narrow and len(body.streamed) > len(Body(body.graph, body.sites, (), body.given).streamed):
         return "others want what it reads, and XLA reduces it in the loop that makes it"
     return None
+
+
+def _adds_few_columns(eqn: JaxprEqn) -> bool:
+    """Does an equation reduce rows that lie side by side, but so few that XLA takes one number after the other?"""
+    if eqn.primitive.name not in REDUCTIONS:
+        return False
+    return 1 < math.prod(eqn.invars[0].aval.shape[max(eqn.params["axes"], default=0) + 1 :]) < WIDE_IN_ROWS
+
+
+def _is_spread_dearly(body: Body) -> bool:
+    """Is a function of a result, that takes time, wanted for more numbers than it has?"""
+    graph = body.graph
+    todo, seen = [(s.eqn.outvars[0], False) for s in body.sites], set[tuple[Var, bool]]()
+    while todo:
+        var, dear = todo.pop()
+        if (var, dear) in seen:
+            continue
+        seen.add((var, dear))
+        for eqn in (graph.eqns[u] for u in graph.users[var] if u != OUTSIDE):
+            (out,) = eqn.outvars if len(eqn.outvars) == 1 else (var,)
+            if dear and eqn.primitive.name in NUMBER_BY_NUMBER and out.aval.size > var.aval.size:
+                return True
+            if eqn.primitive.name in NUMBER_BY_NUMBER and out.aval.size == var.aval.size:
+                todo.append((out, dear or operations(eqn) >= DEAR))
+    return False
 
 
 BESIDE_A_FUNCTION = 4

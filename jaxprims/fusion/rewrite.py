@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 
 from ..primitives.held import argument, held, table
 from ..tracing.jaxprs import run_equation, run_in, value_of, variables
-from ..tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS
+from ..tracing.labels import NUMBER_BY_NUMBER
 from . import loops
 from .agreed import (
     WHY,
@@ -159,11 +159,8 @@ class _Plan:
             others = (s.eqn.outvars[0] for group in groups for s in group if group[0].sizes == sites[0].sizes)
             self.moved = frozenset(others) - roots
             body, made_here = self._body(sites), {s.index for s in sites}
-            made = sum(1 << k for k in body.taken if self.graph.eqns[k].primitive.name in REDUCTIONS)
-            read = {
-                v for v in _cuts(self.graph, [body], self.byte)[0] if not self.graph.needs([v]) & made
-            }  # not what this kernel makes
-            body = self._body(sites, frozenset(read | made_apart(self.graph, self.compared, body.inside, made_here)))
+            (read,) = _cuts(self.graph, [body], self.byte)
+            body = self._body(sites, read | made_apart(self.graph, self.compared, body.inside, made_here))
             why = why_no_rows(body)
             kernel: Kernel | str = why or self._kernel(body)
             if isinstance(kernel, Kernel) and _can_be_run(self.graph, kernel, kernels):

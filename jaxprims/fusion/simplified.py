@@ -2,10 +2,11 @@
 that are made of them are the same.
 
 A quotient by a constant, or by what many elements share, is a product with its reciprocal; constants that follow each other are
-multiplied, or added, before, where the installed XLA does so; squares and cubes are products; a product with a mask is a choice,
-which does not see what is infinite where the mask is false; a fold by a function that has a primitive is that primitive; a
-reduction along axes of one number is that number, and what is multiplied as matrices with a single number is a product of
-numbers; what is converted to f32 straight after arithmetic in bf16 is not rounded between.
+multiplied, or added, before, where the installed XLA does so; what is multiplied by one, or divided by it, is what it was;
+squares and cubes are products; a product with a mask is a choice, which does not see what is infinite where the mask is false; a
+fold by a function that has a primitive is that primitive; a reduction along axes of one number is that number, and what is
+multiplied as matrices with a single number is a product of numbers; what is converted to f32 straight after arithmetic in bf16 is
+not rounded between.
 
 What is returned negated, and wanted otherwise too (the gradients of a difference), is made of the result: that is there, however
 dear it was, and XLA removes two negations.
@@ -79,6 +80,10 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
         return lambda value: lax.squeeze(value(eqn.invars[0]), eqn.params["axes"])
     if name in FOLDS:
         return _known_fold(graph, eqn)
+    if name == "slice":
+        return _last(graph, eqn)
+    if name == "cumsum":
+        return _of_the_first(graph, eqn)
     if (
         name == "dot_general"
         and any(v.aval.ndim == 0 for v in eqn.invars)
@@ -89,12 +94,56 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
         return _power(graph, eqn)
     if name not in ("add", "sub", "mul", "div") or not jnp.issubdtype(out.aval.dtype, jnp.floating):
         return None
+    if name in ("mul", "div") and (same := _times_one(graph, eqn)) is not None:
+        return lambda value: value(same)
     combine = np.add if name in ("add", "sub") else np.multiply
     base, constants = _chain(graph, out, combine)
     if len(constants) > 1 and _xla_combines():
         total = _combined(constants, combine)
         return lambda value: (jnp.add if combine is np.add else jnp.multiply)(value(base), total)
     return {"div": _quotient, "mul": _choice}.get(name, lambda *_: None)(graph, eqn)
+
+
+_CUMULATIVE = {"cumsum": lax.reduce_sum, "cumprod": lax.reduce_prod}
+
+
+def _last(graph: Graph, eqn: JaxprEqn) -> Rule | None:
+    """Of what is cumulative the last alone: a reduction."""
+    (x,), made, p = eqn.invars, graph.made_by(eqn.invars[0]), eqn.params
+    if made is None or made.primitive.name not in _CUMULATIVE or len(graph.users[x]) > 1 or p["strides"] is not None:
+        return None
+    axis, reduced = made.params["axis"], _CUMULATIVE[made.primitive.name]
+    at = 0 if made.params["reverse"] else x.aval.shape[axis] - 1
+    start, limit = list(p["start_indices"]), list(p["limit_indices"])
+    if (start[axis], limit[axis]) != (at, at + 1):
+        return None
+    start[axis], limit[axis] = 0, 1
+
+    def of_all(value: Callable[[Any], Any]) -> Any:
+        out = lax.expand_dims(reduced(value(made.invars[0]), [axis]), [axis])
+        return out if out.shape == eqn.outvars[0].aval.shape else lax.slice(out, start, limit)
+
+    return of_all
+
+
+def _of_the_first(graph: Graph, eqn: JaxprEqn) -> Rule | None:
+    """Sums of all up to each, where all but the first are zeros (the last one's derivative)."""
+    (x,), made, axis = eqn.invars, graph.made_by(eqn.invars[0]), eqn.params["axis"]
+    if made is None or made.primitive.name != "pad" or _constant(graph, made.invars[1]) != 0:
+        return None
+    first, n = made.invars[0], x.aval.shape[axis]
+    around = (n - 1, 0, 0) if eqn.params["reverse"] else (0, n - 1, 0)
+    config = [tuple(map(int, c)) for c in made.params["padding_config"]]
+    alone = all(c == (around if k == axis else (0, 0, 0)) for k, c in enumerate(config))
+    return (lambda value: value(first)) if alone and first.aval.shape[axis] == 1 else None
+
+
+def _times_one(graph: Graph, eqn: JaxprEqn) -> Any:
+    """What is multiplied by one, or divided by it; None if nothing is."""
+    for x, y in (eqn.invars, eqn.invars[::-1])[: 2 if eqn.primitive.name == "mul" else 1]:
+        if _constant(graph, y) == 1:
+            return x
+    return None
 
 
 def _known_fold(graph: Graph, eqn: JaxprEqn) -> Rule | None:

@@ -114,6 +114,11 @@ def _time(eqn: JaxprEqn) -> float:
     return operations(eqn) * max(1, eqn.outvars[0].aval.dtype.itemsize / 4)
 
 
+def _time_of_all(eqn: JaxprEqn) -> float:
+    numbers = eqn.invars[0] if eqn.primitive.name in REDUCTIONS else eqn.outvars[0]
+    return _time(eqn) * math.prod(numbers.aval.shape)
+
+
 def _made_of(graph: Graph, v: Var) -> set[Var]:
     """What is read to make it, with what is made for it alone."""
     inside = _made_alone(graph, v)
@@ -231,11 +236,15 @@ class _Prices:
         return index not in self.plain and not alone
 
     def _made_by_xla(self, body: Body, v: Var) -> float:
-        eqns, bits = self.graph.eqns, self.graph.ancestors[self.graph.producer[v]]
-        behind = [eqns[k] for k in body.taken if bits >> k & 1]
-        operands = {x for e in behind for x in variables(e.invars) if x not in self.graph.producer}
-        read = self.byte.read * sum(map(bytes_of, operands))
-        return read + sum(map(_time, behind)) * math.prod(v.aval.shape)
+        graph = self.graph
+
+        def onward(k: int) -> list[int]:
+            missing = (x for x in variables(graph.eqns[k].invars) if not self._is_there(x))
+            return [m for x in missing if (m := graph.producer.get(x)) in body.taken]
+
+        behind = [graph.eqns[k] for k in reached([graph.producer[v]], onward)]
+        operands = {x for e in behind for x in variables(e.invars) if x not in graph.producer}
+        return self.byte.read * sum(map(bytes_of, operands)) + sum(map(_time_of_all, behind))
 
 
 def _chosen(body: Body, prices: _Prices, more: bool) -> tuple[set[Var], set[int]]:
@@ -246,12 +255,15 @@ def _chosen(body: Body, prices: _Prices, more: bool) -> tuple[set[Var], set[int]
     graph = body.graph
     own = {v for s in body.sites if s.family in ("map", "rows") for v, _ in s.roots}
     roots = [v for s in body.sites for v, _ in s.roots if not isinstance(v, Literal)]
+    reduced = sum(1 << k for k in body.taken if body.of_rows and graph.eqns[k].primitive.name in REDUCTIONS)
 
     def is_taken(v: Var) -> bool:
         return graph.producer.get(v) in body.taken
 
     def reading(v: Var) -> float:
-        return math.inf if v in own else prices.kept(body, v, more) if is_taken(v) else prices.leaf(v)
+        if v in own or (is_taken(v) and graph.needs([v]) & reduced):
+            return math.inf  # it is a function of rows for that
+        return prices.kept(body, v, more) if is_taken(v) else prices.leaf(v)
 
     read, made = read_or_made(roots, graph.operands_of, reading, lambda v: prices.again(body, v) if is_taken(v) else math.inf)
     return set(filter(is_taken, read)), {graph.producer[v] for v in made}
