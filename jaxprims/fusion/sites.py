@@ -170,7 +170,7 @@ def small_reductions(index: int, eqn: JaxprEqn) -> Iterator[Site]:
     for rank in range(axes[0], 0, -1):
         if 0 < math.prod(shape[rank:]) <= MOST_OWN:
             yield map_of(index, eqn, rank)
-    if axes[-1] < len(shape) - 1 and eqn.primitive.name != "sort" and 0 < math.prod(shape[a] for a in axes) <= MOST_OWN:
+    if axes[-1] < len(shape) - 1 and 0 < math.prod(shape[a] for a in axes) <= MOST_OWN:
         yield map_of(index, eqn)
 
 
