@@ -37,7 +37,7 @@ def pulled(graph: Graph, leaves: Sequence[Any], outs: Sequence[Any], known: Call
         return None
     written, captured = _between(graph, leaves, outs)
     table = {_key(e, map(_atom, e.invars)): e for e in graph.eqns if not e.effects}
-    for function, more in ((written, captured), (known, ())):
+    for function, more in ((known, ()), (written, captured)):
         found = None if function is None else _found(graph, table, function, leaves, more, outs)
         if found is not None:
             return found

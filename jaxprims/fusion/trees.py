@@ -91,7 +91,8 @@ def _trees(graph: Graph) -> Iterator[_Tree]:
             tree = _Tree(graph, level.axis)
             if tree.reads(out, {v: k for k, v in found.items()}):
                 inside |= tree.inside
-                yield tree
+                if tree.is_worth_a_scan():
+                    yield tree
 
 
 # --- one level ------------------------------------------------------------------------------------------------------------------
@@ -202,6 +203,10 @@ class _Tree:
             self._traced(self._example(), functools.partial(self._op, alone=False))
         except (_Other, Unsupported):
             return False
+        return True
+
+    def is_worth_a_scan(self) -> bool:
+        """Does nobody want the middle of it, but its own gradient, which is there, too?"""
         name = self._name() if len(self.leaves) == 1 else None
         parts = {self.graph.name_of(v) for v in self._between}
         splits = name != "logaddexp" and not parts.isdisjoint(_SPLITTING)
@@ -262,6 +267,8 @@ class _Tree:
             else:
                 todo += self._combined(i, depth, v)
         self._reduce()
+        if any(first is None for _, first, *_ in self.elements):
+            raise _Other
 
     def _is_mine(self, level: _Level) -> bool:
         """Is it of a leaf beside the first, and of this tree?"""
