@@ -32,7 +32,6 @@ FORMS: dict[str, tuple[Callable[[Any], Any], int]] = {
     "each its own": (lambda x: x / (1 + x * x), 1),
     "above a constant": (lambda x: 3 / (x * 2), 1),
     "nothing below": (lambda x: x / 0.0, 0),
-    "one": (lambda x: 1.0 * (x / 1.0) + x[0], 0),
     "a mask": (lambda x: x * (x > 0), 0),
     "a mask, and nothing below": (lambda x: (x > 0).astype(x.dtype) / 0.0, 0),
     "a mask, and what is infinite": (lambda x: (x > 0).astype(x.dtype) * np.inf * 2, 0),

@@ -2,11 +2,10 @@
 that are made of them are the same.
 
 A quotient by a constant, or by what many elements share, is a product with its reciprocal; constants that follow each other are
-multiplied, or added, before, where the installed XLA does so; what is multiplied by one, or divided by it, is what it was;
-squares and cubes are products; a product with a mask is a choice, which does not see what is infinite where the mask is false; a
-fold by a function that has a primitive is that primitive; a reduction along axes of one number is that number, and what is
-multiplied as matrices with a single number is a product of numbers; what is converted to f32 straight after arithmetic in bf16 is
-not rounded between.
+multiplied, or added, before, where the installed XLA does so; squares and cubes are products; a product with a mask is a choice,
+which does not see what is infinite where the mask is false; a fold by a function that has a primitive is that primitive; a
+reduction along axes of one number is that number, and what is multiplied as matrices with a single number is a product of
+numbers; what is converted to f32 straight after arithmetic in bf16 is not rounded between.
 
 What is returned negated, and wanted otherwise too (the gradients of a difference), is made of the result: that is there, however
 dear it was, and XLA removes two negations.
@@ -94,8 +93,6 @@ def _rule(graph: Graph, eqn: JaxprEqn) -> Rule | None:
         return _power(graph, eqn)
     if name not in ("add", "sub", "mul", "div") or not jnp.issubdtype(out.aval.dtype, jnp.floating):
         return None
-    if name in ("mul", "div") and (same := _times_one(graph, eqn)) is not None:
-        return lambda value: value(same)
     combine = np.add if name in ("add", "sub") else np.multiply
     base, constants = _chain(graph, out, combine)
     if len(constants) > 1 and _xla_combines():
@@ -136,14 +133,6 @@ def _of_the_first(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     config = [tuple(map(int, c)) for c in made.params["padding_config"]]
     alone = all(c == (around if k == axis else (0, 0, 0)) for k, c in enumerate(config))
     return (lambda value: value(first)) if alone and first.aval.shape[axis] == 1 else None
-
-
-def _times_one(graph: Graph, eqn: JaxprEqn) -> Any:
-    """What is multiplied by one, or divided by it; None if nothing is."""
-    for x, y in (eqn.invars, eqn.invars[::-1])[: 2 if eqn.primitive.name == "mul" else 1]:
-        if _constant(graph, y) == 1:
-            return x
-    return None
 
 
 def _known_fold(graph: Graph, eqn: JaxprEqn) -> Rule | None:
