@@ -20,6 +20,7 @@ from jax.interpreters import mlir
 from ..api.bin_finder import place_finder
 from ..primitives.batches import new_primitive
 from ..tracing import elementwise, lanewise
+from ..tracing.emit import Unsupported
 from ..tracing.jaxprs import run_equation, with_arguments
 from ..tracing.labels import own_shape, wanted
 from ..tracing.lanewise import Lane
@@ -89,7 +90,7 @@ def _number(graph: Graph, atom: Any) -> int | None:
 
 
 def _of_one(eqn: JaxprEqn) -> str | None:
-    """What a loop does for one element, as text."""
+    """What a loop does for one element, as text; None where that is not known, as of one that is written for a single element."""
     labels = wanted(eqn, tuple(range(eqn.outvars[0].aval.ndim)))
     if labels is None:
         return None
@@ -99,7 +100,10 @@ def _of_one(eqn: JaxprEqn) -> str | None:
         return lanewise.equation(eqn, lanes)[0].data
 
     own = (jax.ShapeDtypeStruct(own_shape(v, k), v.aval.dtype) for v, k in zip(eqn.invars, labels, strict=True))
-    return str(jax.make_jaxpr(run)(*own))
+    try:
+        return str(jax.make_jaxpr(run)(*own))
+    except Unsupported:
+        return None
 
 
 @functools.lru_cache(maxsize=64)
