@@ -189,6 +189,14 @@ def test_trees_of_other_functions_are_none(count: int) -> None:
         np.testing.assert_allclose(jax.jit(jp.fuse(other))(x), jax.jit(other)(x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("op", [lambda a, b: a * 0.5 + b, lambda a, b: a - b, lambda a, b: jnp.sin(a + b)])
+def test_functions_that_are_not_associative_keep_their_trees(op: Callable[..., Any]) -> None:
+    x = _array(37, 3)
+    np.testing.assert_allclose(
+        jp.fuse(lambda x: lax.associative_scan(op, x))(x), lax.associative_scan(op, x), rtol=1e-5, atol=1e-5
+    )
+
+
 def test_what_others_want_of_it_stays() -> None:
     """A tree of which somebody reads the middle is made."""
     x = _array(32)

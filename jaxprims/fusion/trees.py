@@ -17,11 +17,12 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from ..api.scan import scan
-from ..operators.classify import recognise
+from ..ir.program import Program
+from ..operators.classify import is_associative, recognise
 from ..primitives.avals import typed
 from ..tracing import lanewise
 from ..tracing.emit import Unsupported
-from ..tracing.jaxprs import RULES, run_equation, run_in, variables
+from ..tracing.jaxprs import RULES, run_equation, run_in, structs, variables
 from ..tracing.lanewise import OWN, SAME, Lane
 from ..tracing.lower import to_program
 from .graph import OUTSIDE, Graph, with_equations
@@ -200,14 +201,18 @@ class _Tree:
         """Is it one, with this result?"""
         try:
             self._read(out, levels)
-            self._traced(self._example(), functools.partial(self._op, alone=False))
+            self._traced((self.axis,))
         except (_Other, Unsupported):
             return False
         return True
 
     def is_worth_a_scan(self) -> bool:
-        """Does nobody want the middle of it, but its own gradient, which is there, too?"""
-        name = self._name() if len(self.leaves) == 1 else None
+        """Is its function associative, as far as that can be tried, and does nobody want the middle of it, but its own gradient,
+        which is there, too?"""
+        program = self._program()
+        if program is None or not is_associative(program[0], program[1]):
+            return False
+        name = self._name()
         parts = {self.graph.name_of(v) for v in self._between}
         splits = name != "logaddexp" and not parts.isdisjoint(_SPLITTING)
         if self._is_alone(self.inside, self.outs.values()):
@@ -413,8 +418,8 @@ class _Tree:
             return [jnp.squeeze(env[made], self.axis)]
 
         self.inside |= between
-        one = self._traced(self._example(), lambda p, q, value: [self._op(p, q, value, False)[i]])
-        return to_program(one.jaxpr) == to_program(self._traced(self._example(), function).jaxpr)
+        one = self._traced((self.axis,), lambda p, q, value: [self._op(p, q, value, (self.axis,))[i]])
+        return to_program(one.jaxpr) == to_program(self._traced((self.axis,), function).jaxpr)
 
     def _align_all(self, a: Any, b: Any, of_a: int, of_b: int, neighbour: Callable[[int, int, Any], None]) -> None:
         todo, seen = [(a, b)], set[tuple[Any, Any]]()
@@ -447,12 +452,12 @@ class _Tree:
 
     def scanned(self, leaves: Sequence[Any], value: Callable[[Any], Any], with_names: bool) -> dict[int, Any]:
         """The results."""
-        name = self._name() if len(leaves) == 1 else None
+        name = self._name()
         if name in _CUMULATIVE and with_names and not self.gradient and leaves[0].size >= FEWEST_NAMED:
             return {0: _CUMULATIVE[name](leaves[0], axis=self.axis)}
 
         def op(p: Sequence[Any], q: Sequence[Any]) -> tuple[Any, ...]:
-            return (_OPERATORS[name](p[0], q[0]),) if name in _OPERATORS else self._op([*p], [*q], value, False)
+            return (_OPERATORS[name](p[0], q[0]),) if name in _OPERATORS else self._op(p, q, value, (self.axis,))
 
         def function(*xs: Any) -> list[Any]:
             made = scan(xs, op, axis=self.axis)
@@ -468,11 +473,11 @@ class _Tree:
         """The leaves' cotangents, of the results'."""
         return self._pull(list(begins))
 
-    def _op(self, p: Sequence[Any], q: Sequence[Any], value: Callable[[Any], Any], alone: bool) -> tuple[Any, ...]:
-        """The combined elements, from one of each leaf; ``alone``: from one number of each, where all are treated alike."""
+    def _op(self, p: Sequence[Any], q: Sequence[Any], value: Callable[[Any], Any], lanes: Collection[int]) -> tuple[Any, ...]:
+        """The combined elements, from one of each leaf, of one lane along these axes, which are to be treated alike."""
         env, between = dict[Any, Lane](), self._between
         for v, (which, i) in self.slots.items():
-            labels = tuple(range(v.aval.ndim)) if alone else tuple(0 if a == self.axis else OWN for a in range(v.aval.ndim))
+            labels = tuple(a if a in lanes else OWN for a in range(v.aval.ndim))
             env[v] = Lane((p, q)[which][i], tuple(v.aval.shape), labels)
 
         def lane(v: Any) -> Lane:
@@ -485,15 +490,7 @@ class _Tree:
                 env.update(zip(eqn.outvars, lanewise.equation(eqn, [lane(x) for x in eqn.invars]), strict=True))
             return env[v]
 
-        return tuple(self._settled(lane(levels[1]), alone) for levels in self.elements)
-
-    def _settled(self, x: Lane, alone: bool) -> Any:
-        if alone:
-            return x.data
-        x = x.own(*(a for a in range(len(x.shape)) if a != self.axis))
-        if any(k not in ((0, SAME) if a == self.axis else (OWN,)) for a, k in enumerate(x.labels)):
-            raise Unsupported("associative_scan", "its function mixes elements")
-        return x.data
+        return tuple(_settled(lane(levels[1]), lanes) for levels in self.elements)
 
     @property
     def _between(self) -> set[Any]:
@@ -503,19 +500,27 @@ class _Tree:
         ours = [k for k in needed if self.graph.ancestors[k] & bits and not 1 << k & bits]
         return {v for k in ours for v in self.graph.eqns[k].outvars}
 
-    def _example(self) -> list[jax.ShapeDtypeStruct]:
-        rest = [(x.aval.shape[: self.axis] + x.aval.shape[self.axis + 1 :], x.aval.dtype) for x in self.leaves]
-        return [jax.ShapeDtypeStruct(*x) for x in rest] * 2
+    def _program(self) -> tuple[Program, int] | None:
+        """The function of two elements, and how many numbers one has: of as few lanes as it can be; None if that is too large."""
+        for count in range(min(v.aval.ndim for v in self.leaves), self.axis, -1):
+            try:
+                program = to_program(self._traced(range(count)).jaxpr)
+            except Unsupported:
+                continue
+            return program, len(program.results)
+        return None
 
-    def _traced(self, elements: Sequence[Any], function: Callable[..., Sequence[Any]]) -> ClosedJaxpr:
-        """A function of one element of each leaf, of another of each, and of what has the values of variables."""
-        half, avals = len(elements) // 2, [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in self._captured]
+    def _traced(self, lanes: Collection[int], function: Callable[..., Sequence[Any]] | None = None) -> ClosedJaxpr:
+        """A function, by default the one that combines elements, of one of each leaf, of another of each, and of what is
+        captured."""
+        function = functools.partial(self._op, lanes=lanes) if function is None else function
+        kept = [tuple(n for a, n in enumerate(x.aval.shape) if a not in lanes) for x in self.leaves]
+        elements = [jax.ShapeDtypeStruct(shape, x.aval.dtype) for shape, x in zip(kept, self.leaves, strict=True)]
 
-        def flat(elements: Sequence[Any], captured: Sequence[Any]) -> Sequence[Any]:
-            env = dict(zip(self._captured, captured, strict=True))
-            return function(elements[:half], elements[half:], env.__getitem__)
+        def flat(p: Sequence[Any], q: Sequence[Any], captured: Sequence[Any]) -> Sequence[Any]:
+            return function(p, q, dict(zip(self._captured, captured, strict=True)).__getitem__)
 
-        return jax.make_jaxpr(flat)(list(elements), avals)
+        return jax.make_jaxpr(flat)(elements, elements, structs(self._captured))
 
     @property
     def _captured(self) -> list[Any]:
@@ -530,12 +535,16 @@ class _Tree:
 
     def _name(self) -> str | None:
         """Of the operator, where it is one of numbers that is known."""
-        (x,) = self.leaves
-        number = jax.ShapeDtypeStruct((), x.aval.dtype)
-        try:
-            return recognise(to_program(self._traced([number, number], functools.partial(self._op, alone=True)).jaxpr))
-        except Unsupported:
-            return None
+        program = None if len(self.leaves) > 1 or self._captured else self._program()
+        return None if program is None or program[1] > 1 else recognise(program[0])
+
+
+def _settled(x: Lane, lanes: Collection[int]) -> Any:
+    """What there is of one lane."""
+    x = x.own(*(a for a in range(len(x.shape)) if a not in lanes))
+    if any(k not in ((a, SAME) if a in lanes else (OWN,)) for a, k in enumerate(x.labels)):
+        raise Unsupported("associative_scan", "its function mixes elements")
+    return x.data
 
 
 def _are_alike(p: Any, q: Any, of_a: int, of_b: int) -> bool:

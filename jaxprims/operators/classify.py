@@ -30,8 +30,8 @@ from ..ir.program import (
 from .known import Known, rows
 
 __all__ = [
-    "atomic_class", "decisions", "derivative_class", "identity_of", "is_neutral", "parts", "recognise", "restrict", "simplify",
-    "why_no_identity", "wrong_identity",
+    "atomic_class", "decisions", "derivative_class", "identity_of", "is_associative", "is_neutral", "parts", "recognise",
+    "restrict", "simplify", "why_no_identity", "wrong_identity",
 ]  # fmt: skip
 
 
@@ -332,6 +332,25 @@ def _associative(op: Program, dtypes: tuple[str, ...], x: list[np.ndarray]) -> n
                  for d in dtypes] for j in (0, 2))  # fmt: skip
         holds &= _close(evaluate(op, [*evaluate(op, [*x, *p]), *q]), evaluate(op, [*x, *evaluate(op, [*p, *q])]))
     return holds
+
+
+def is_associative(op: Program, slots: int) -> bool:
+    """Is op(op(x, y), z) op(x, op(y, z)), up to rounding, for nearly all of some ordinary values? ``slots``: of x; what the
+    operator takes beside x and y stays the same."""
+    rng = np.random.default_rng(0)
+
+    def ordinary(dtype: str, size: tuple[int, ...]) -> np.ndarray:
+        values: tuple[Any, ...] = (False, True) if dtype == "b1" else _POSITIVE if dtype[0] == "u" else _POSITIVE + _NEGATIVE
+        return rng.choice(np.array(values, numpy_dtype(dtype)), size) / (4 if is_float(dtype) else 1)
+
+    x, y, z = ([ordinary(d, (_ORDINARY,)).astype(numpy_dtype(d)) for d in op.params[:slots]] for _ in range(3))
+    more = [np.broadcast_to(ordinary(d, ()).astype(numpy_dtype(d)), (_ORDINARY,)) for d in op.params[2 * slots :]]
+    try:
+        left = evaluate(op, [*evaluate(op, [*x, *y, *more]), *z, *more])
+        right = evaluate(op, [*x, *evaluate(op, [*y, *z, *more]), *more])
+    except NotEvaluable:
+        return False
+    return bool(np.mean(_close(left, right)) > 0.95)
 
 
 def _close(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> np.ndarray:
