@@ -36,7 +36,7 @@ from .searches import by_place
 from .simplified import simplified
 from .stencils.steps import as_steps
 from .sums import added_in_turn
-from .trees import cumulative, scanned_in_order
+from .trees import scanned_in_order, with_rule
 from .unflattened import unflattened
 
 fused_p = Primitive("fused")
@@ -66,7 +66,7 @@ class Fused:
     @functools.cached_property
     def derived(self) -> Callable[..., list[Any]]:
         """What derivatives are taken of: with scans that have rules for them in place of those that JAX traces to trees."""
-        graph = flat_graph(self.closed, cumulative, with_rules=True)
+        graph = flat_graph(self.closed, with_rule, with_rules=True)
         return jaxpr_as_fun(scanned_in_order(graph, with_names=False) or ClosedJaxpr(graph.jaxpr, graph.consts))
 
     @property

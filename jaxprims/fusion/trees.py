@@ -20,6 +20,7 @@ from ..api.scan import scan
 from ..ir.program import Program
 from ..operators.classify import is_associative, recognise
 from ..primitives.avals import typed
+from ..primitives.ordered.scan_xla import CUMULATIVE, STEPS
 from ..tracing import lanewise
 from ..tracing.emit import Unsupported
 from ..tracing.jaxprs import RULES, run_equation, run_in, structs, variables
@@ -27,6 +28,7 @@ from ..tracing.lanewise import OWN, SAME, Lane
 from ..tracing.lower import to_program
 from .graph import OUTSIDE, Graph, with_equations
 from .pulled import Pulled, pulled
+from .tree_levels import Level, level_of, sliced
 
 FEWEST = 8
 """Elements below which a tree has too few levels to be known by them."""
@@ -34,14 +36,10 @@ FEWEST = 8
 _SPLITTING = frozenset("max min reduce_max reduce_min clamp".split())
 """What divides a derivative among equal operands, which depends on the order in which they are combined."""
 
-_OPERATORS = {"add": jnp.add, "mul": jnp.multiply, "max": jnp.maximum, "min": jnp.minimum, "logaddexp": jnp.logaddexp}
+_OPERATORS = STEPS | {"logaddexp": jnp.logaddexp}
 
 FEWEST_NAMED = 2**10
 """Numbers from which on JAX's own cumulative functions are kernels, which take in what makes these; XLA has windows for them."""
-
-_CUMULATIVE: dict[str | None, Callable[..., Any]] = {
-    "add": lax.cumsum, "mul": lax.cumprod, "max": lax.cummax, "min": lax.cummin, "logaddexp": lax.cumlogsumexp,
-}  # fmt: skip
 
 
 def scanned_in_order(graph: Graph, with_names: bool = True) -> ClosedJaxpr | None:
@@ -51,21 +49,21 @@ def scanned_in_order(graph: Graph, with_names: bool = True) -> ClosedJaxpr | Non
     if not trees:
         return None
     made_by = {v: (tree, i) for tree in trees for i, v in tree.outs.items()}
-    pulled_by = {v: (tree, i) for tree in trees if tree.gradient for i, v in enumerate(tree.gradient.results)}
+    pulled_by = {v: (tree, g, i) for tree in trees if (g := tree.gradient) for i, v in enumerate(g.results)}
     made: dict[Any, Any] = {}
 
     def equation(eqn: JaxprEqn, operands: Sequence[Any], value: Callable[[Any], Any]) -> Sequence[Any]:
-        tree, i = made_by.get(eqn.outvars[0], (None, 0)) if eqn.outvars else (None, 0)
-        begun, j = pulled_by.get(eqn.outvars[0], (None, 0)) if eqn.outvars else (None, 0)
-        if tree is not None:
+        out: Any = eqn.outvars[0] if eqn.outvars else None
+        if out in made_by:
+            tree, i = made_by[out]
             if tree not in made:
                 made[tree] = tree.scanned([value(x) for x in tree.leaves], value, with_names)
-            return [typed(made[tree][i], eqn.outvars[0].aval)]
-        if begun is not None and begun.gradient:
-            if begun.gradient not in made:
-                made[begun.gradient] = begun.pull([value(x) for x in begun.gradient.begins])
-            every = [*map(value, begun.gradient.more[j]), made[begun.gradient][j]]
-            return [typed(functools.reduce(lax.add, every), eqn.outvars[0].aval)]
+            return [typed(made[tree][i], out.aval)]
+        if out in pulled_by:
+            tree, gradient, i = pulled_by[out]
+            if gradient not in made:
+                made[gradient] = tree.pull([value(x) for x in gradient.begins])
+            return [typed(functools.reduce(lax.add, [*map(value, gradient.more[i]), made[gradient][i]]), out.aval)]
         return run_equation(eqn, operands)
 
     return with_equations(graph, equation)
@@ -75,7 +73,7 @@ _TREES: dict[str, Callable[..., Any]] = {"cumlogsumexp": jnp.logaddexp, "cumprod
 """Cumulative functions whose derivatives JAX makes of such trees."""
 
 
-def cumulative(eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
+def with_rule(eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
     """One of those as a scan that has a rule of its own; None for anything else."""
     op = _TREES.get(eqn.primitive.name)
     if op is None or not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating):
@@ -85,7 +83,9 @@ def cumulative(eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
 
 def _trees(graph: Graph) -> Iterator[_Tree]:
     """The outermost ones."""
-    found = {v: level for eqn in graph.eqns if (level := _level(graph, v := eqn.outvars[0] if eqn.outvars else None)) is not None}
+    found = {
+        v: level for eqn in graph.eqns if (level := level_of(graph, v := eqn.outvars[0] if eqn.outvars else None)) is not None
+    }
     inside = set[int]()
     for out, level in reversed(found.items()):
         if level.size >= FEWEST and graph.producer[out] not in inside:
@@ -94,70 +94,6 @@ def _trees(graph: Graph) -> Iterator[_Tree]:
                 inside |= tree.inside
                 if tree.is_worth_a_scan():
                     yield tree
-
-
-# --- one level ------------------------------------------------------------------------------------------------------------------
-
-
-class _Level(NamedTuple):
-    """Of ``size`` elements x: the first of them with the ``rest`` of the even results, if there are any, and the ``odd``
-    results, put together."""
-
-    x: Any
-    axis: int
-    size: int
-    odd: Any
-    rest: Any
-    inside: tuple[int, ...]  # equations
-
-
-def _level(graph: Graph, out: Any) -> _Level | None:
-    eqn = graph.made_by(out)
-    if eqn is None or eqn.primitive.name not in ("add", "or", "add_any"):
-        return None
-    first_pad, other_pad = (_interior(graph, v) for v in eqn.invars)
-    if first_pad is None or other_pad is None or first_pad[0] != other_pad[0]:
-        return None
-    axis, by_start = first_pad[0], dict([first_pad[1:], other_pad[1:]])
-    if by_start.keys() != {0, 1}:
-        return None
-    even, odd, size = by_start[0], by_start[1], out.aval.shape[axis]
-    if (even.aval.shape[axis], odd.aval.shape[axis]) != ((size + 1) // 2, size // 2):
-        return None
-    whole = graph.made_by(even)
-    parts = [even] if whole is None or whole.primitive.name != "concatenate" else list(whole.invars)
-    first = graph.made_by(parts[0])
-    if len(parts) > 2 or first is None or first.primitive.name != "slice" or _sliced(first, axis) != (0, 1, 1):
-        return None
-    x = first.invars[0]
-    if x.aval.shape != out.aval.shape or (whole is not first and whole is not None and whole.params.get("dimension") != axis):
-        return None
-    rest = parts[1] if len(parts) > 1 and parts[1].aval.size else None
-    made = (out, *eqn.invars, even, parts[0], *([parts[1]] if len(parts) > 1 and rest is None else []))
-    inside = tuple(graph.producer[v] for v in made if v in graph.producer)
-    return _Level(x, axis, size, odd, rest, inside)
-
-
-def _interior(graph: Graph, v: Any) -> tuple[int, int, Any] | None:
-    """Of what is padded with zeros between the elements of an axis: this, the first element's place, and what it is."""
-    eqn = graph.made_by(v)
-    if eqn is None or eqn.primitive.name != "pad" or not all(isinstance(n, int) for n in v.aval.shape):
-        return None
-    x, number = eqn.invars
-    config = [tuple(how) for how in eqn.params["padding_config"]]
-    axes = [a for a, how in enumerate(config) if how != (0, 0, 0)]
-    if len(axes) != 1 or not isinstance(number, Literal) or number.val != 0:
-        return None
-    low, high, between = config[axes[0]]
-    return (axes[0], low, x) if between == 1 and high in (0, 1) else None
-
-
-def _sliced(eqn: JaxprEqn, axis: int) -> tuple[int, int, int] | None:
-    """Start, limit and stride of a slice along one axis alone."""
-    shape, strides = eqn.invars[0].aval.shape, eqn.params["strides"] or (1,) * eqn.invars[0].aval.ndim
-    every = list(zip(eqn.params["start_indices"], eqn.params["limit_indices"], strides, strict=True))
-    others = all(how == (0, n, 1) for a, (how, n) in enumerate(zip(every, shape, strict=True)) if a != axis)
-    return every[axis] if others else None
 
 
 # --- all levels -----------------------------------------------------------------------------------------------------------------
@@ -183,7 +119,7 @@ class _Ends(NamedTuple):
             return None
         if v in self.whole or eqn.primitive.name != "slice":
             return self.whole.get(v)
-        return self.sliced.get((eqn.invars[0], _sliced(eqn, axis) or (0, 0, 0)))
+        return self.sliced.get((eqn.invars[0], sliced(eqn, axis) or (0, 0, 0)))
 
 
 @dataclasses.dataclass(eq=False)
@@ -197,7 +133,7 @@ class _Tree:
     inside: set[int] = dataclasses.field(default_factory=set)
     gradient: Pulled | None = None
 
-    def reads(self, out: Any, levels: dict[_Level, Any]) -> bool:
+    def reads(self, out: Any, levels: dict[Level, Any]) -> bool:
         """Is it one, with this result?"""
         try:
             self._read(out, levels)
@@ -219,9 +155,9 @@ class _Tree:
             return not (splits and self.graph.with_rules)
         if splits:
             return False
-        known = _CUMULATIVE.get(name)
-        cumulative = None if known is None else lambda x: [known(x, axis=self.axis)]
-        self.gradient = pulled(self.graph, self.leaves, list(self.outs.values()), cumulative)
+        known = CUMULATIVE.get(name)
+        by_jax = None if known is None else lambda x: [known(x, axis=self.axis)]
+        self.gradient = pulled(self.graph, self.leaves, list(self.outs.values()), by_jax)
         if self.gradient is None:
             return False
         return self._is_alone(self.inside | self.gradient.inside, [*self.outs.values(), *self.gradient.results])
@@ -238,12 +174,12 @@ class _Tree:
     def _is_of_none(self, user: int) -> bool:
         return user != OUTSIDE and all(v.aval.size == 0 for v in self.graph.eqns[user].outvars)
 
-    def _read(self, out: Any, levels: dict[_Level, Any]) -> None:
+    def _read(self, out: Any, levels: dict[Level, Any]) -> None:
         graph = self.graph
         chain: list[Any] = []
         at = out
         while True:
-            level = _level(graph, at)
+            level = level_of(graph, at)
             if level is None or level.axis != self.axis or level.size < 2:
                 raise _Other
             chain.append(level.x)
@@ -275,11 +211,11 @@ class _Tree:
         if any(first is None for _, first, *_ in self.elements):
             raise _Other
 
-    def _is_mine(self, level: _Level) -> bool:
+    def _is_mine(self, level: Level) -> bool:
         """Is it of a leaf beside the first, and of this tree?"""
         if level.x not in self.leaves[1:] or level.axis != self.axis or level.size != self.count:
             return False
-        below = _level(self.graph, level.odd)
+        below = level_of(self.graph, level.odd)
         return self.elements[self.leaves.index(level.x)][1] in (level.odd, None if below is None else below.x)
 
     def _reduce(self) -> None:
@@ -313,7 +249,7 @@ class _Tree:
 
         def neighbour(which: int, j: int, v: Any) -> None:
             eqn = self._slice(v)
-            if _sliced(eqn, self.axis) != (which, count - 1 + which, 2):
+            if sliced(eqn, self.axis) != (which, count - 1 + which, 2):
                 raise _Other
             self._is(j, depth - 1, eqn.invars[0])
 
@@ -333,7 +269,7 @@ class _Tree:
             if eqn is None:
                 continue
             if eqn.primitive.name == "slice" and eqn.invars[0].aval.shape[self.axis :][:1] == (n,):
-                how = _sliced(eqn, self.axis)
+                how = sliced(eqn, self.axis)
                 which = {(0, n - 1, 2): BEFORE, (1, n, 2): BEHIND}.get(how) if how is not None else None
                 if which is not None:
                     x_of = eqn.invars[0]
@@ -345,7 +281,7 @@ class _Tree:
 
     def _combined(self, i: int, depth: int, v: Any) -> list[tuple[int, int, Any]]:
         """Each odd result is combined with the element behind it; those of other leaves that are, with their depth."""
-        level, count = _level(self.graph, v), self.counts[depth]
+        level, count = level_of(self.graph, v), self.counts[depth]
         if level is None or level.axis != self.axis:
             raise _Other
         self._is(i, depth, level.x)
@@ -361,9 +297,9 @@ class _Tree:
                 found.append((j, depth + 1, x))
                 return
             eqn = self._slice(x)
-            if which == BEFORE and _sliced(eqn, self.axis) == (0, count // 2 - 1, 1):
+            if which == BEFORE and sliced(eqn, self.axis) == (0, count // 2 - 1, 1):
                 found.append((j, depth + 1, eqn.invars[0]))
-            elif which == BEHIND and _sliced(eqn, self.axis) == (2, count, 2):
+            elif which == BEHIND and sliced(eqn, self.axis) == (2, count, 2):
                 self._is(j, depth, eqn.invars[0])
             else:
                 raise _Other
@@ -453,8 +389,8 @@ class _Tree:
     def scanned(self, leaves: Sequence[Any], value: Callable[[Any], Any], with_names: bool) -> dict[int, Any]:
         """The results."""
         name = self._name()
-        if name in _CUMULATIVE and with_names and not self.gradient and leaves[0].size >= FEWEST_NAMED:
-            return {0: _CUMULATIVE[name](leaves[0], axis=self.axis)}
+        if name in CUMULATIVE and with_names and not self.gradient and leaves[0].size >= FEWEST_NAMED:
+            return {0: CUMULATIVE[name](leaves[0], axis=self.axis)}
 
         def op(p: Sequence[Any], q: Sequence[Any]) -> tuple[Any, ...]:
             return (_OPERATORS[name](p[0], q[0]),) if name in _OPERATORS else self._op(p, q, value, (self.axis,))
