@@ -106,8 +106,9 @@ def _of_kernels(found: Sequence[Compared], kernels: Sequence[Kernel]) -> Iterato
 
 
 def made_to_be_compared(graph: Graph, found: Sequence[Compared], by_xla: Collection[int]) -> set[int]:
-    """Those of these equations, of XLA's, whose rounding decides what is found."""
-    return set(_behind(graph, [c.var for c in found], by_xla))
+    """Those of these equations, of XLA's, whose rounding decides what is found. Random bits are the same for everybody."""
+    made = _behind(graph, [c.var for c in found], by_xla)
+    return {k for k in made if graph.eqns[k].primitive.name != "random_at"}
 
 
 def arguments_to_be_held(

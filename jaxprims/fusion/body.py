@@ -61,6 +61,7 @@ _DEAR = {
     **dict.fromkeys("log log1p tanh sin cos tan asin acos atan atan2 sinh cosh atanh erf erfc gather search".split(), 20),
     **dict.fromkeys("pow asinh acosh erf_inv lgamma digamma".split(), 80),
     "div": 4,
+    "random_at": 80,
 }
 """Operations that take longer than an addition, in additions."""
 

@@ -23,6 +23,7 @@ from ..targets.operations import EACH
 from ..tracing.jaxprs import depending_on, equations_in, interpret, opened, run_equation, with_arguments
 from ..tracing.varying import is_whole
 from .bodies import with_fused_bodies
+from .drawn import drawn_by_position
 from .extremes import found_by_value
 from .graph import Graph, flat_graph
 from .intervals import Interval, interval, intervals
@@ -30,6 +31,7 @@ from .invariants import before_loop
 from .linearize import divided
 from .one_hots import by_index
 from .picks import added_by_place, picked_first
+from .positions import of_positions
 from .recurrences import as_recurrence
 from .rewrite import Rewritten, rewritten
 from .searches import by_place
@@ -89,7 +91,17 @@ class Fused:
     @functools.cached_property
     def graph(self) -> Graph:
         plain = flat_graph(self.needed, with_rules=self.with_rules)
-        for earlier in (scanned_in_order, simplified, by_index, unflattened, added_in_turn, picked_first, by_place):
+        for earlier in (
+            scanned_in_order,
+            drawn_by_position,
+            simplified,
+            of_positions,
+            by_index,
+            unflattened,
+            added_in_turn,
+            picked_first,
+            by_place,
+        ):
             found_earlier = earlier(plain)
             if found_earlier is None:
                 continue

@@ -11,8 +11,8 @@ import jax
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from ..tracing import elementwise
 from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, interpret, pruned, run_equation, value_of, variables
+from ..tracing.labels import NUMBER_BY_NUMBER
 from .exact_loops import as_calls
 from .sorts import by_result
 
@@ -65,8 +65,8 @@ class Graph:
     def _constants(self) -> set[Var]:
         out = set[Var]()
         for eqn in self.eqns:
-            if eqn.primitive.name in elementwise.NAMES and all(isinstance(v, Literal) or v in out for v in eqn.invars):
-                out.update(v for v in eqn.outvars if v.aval.shape == ())
+            if eqn.primitive.name in NUMBER_BY_NUMBER and all(isinstance(v, Literal) or v in out for v in eqn.invars):
+                out.update(v for v in eqn.outvars if v.aval.size == 1)
         return out
 
     def needs(self, atoms: Sequence[Any]) -> int:

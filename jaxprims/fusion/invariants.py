@@ -20,6 +20,7 @@ from .body import operations
 from .cut import byte_at, bytes_of, read_or_made
 from .exact_loops import is_exact_loop
 from .graph import Graph, flat_graph
+from .positions import of_positions
 from .written import IN_LOOPS, SHIFTS
 
 LEAST, DEAR = 2**10, 8
@@ -107,7 +108,9 @@ class _Step:
             moved = before_loop(eqn, self.with_rules)
             return None if moved is None else jaxpr_as_fun(moved)
 
-        self.graph = flat_graph(ClosedJaxpr(*opened(self.body)), nested, self.with_rules)
+        graph = flat_graph(ClosedJaxpr(*opened(self.body)), nested, self.with_rules)
+        found = of_positions(graph)
+        self.graph = graph if found is None else flat_graph(found, with_rules=self.with_rules)
         self.kept = _kept(self.graph, self.same)
 
     def before(self, args: Sequence[Any]) -> list[Any]:

@@ -141,11 +141,12 @@ def _typed(body: Body, results: Iterable[Any]) -> list[Any]:
 
 
 def _operands(body: Body, read: Sequence[Any], first: int) -> tuple[list[Any], list[Labels], list[int]]:
-    """What is read, and the positions of loops before ``first``, where they are wanted: arrays, their axes in the order of the
-    loops, with their labels; and which loops these are."""
+    """What is read, and the positions of loops before ``first``, where they are wanted or nothing else says how many there are:
+    arrays, their axes in the order of the loops, with their labels; and which loops these are."""
     labels = [k for _, k in body.leaves]
     arrays = [_arranged(x, k) for x, k in zip(read, labels, strict=True)]
-    counted = sorted(k for k in body.counted if k < first)
+    along = {label for mine in labels for label in mine}
+    counted = [k for k in range(first) if k in body.counted or k not in along]
     return [*arrays, *(jnp.arange(body.sites[0].sizes[k]) for k in counted)], [*labels, *((k,) for k in counted)], counted
 
 
@@ -153,10 +154,10 @@ def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, 
     """``row(elements, f)`` for the loops from ``first`` on, batched over those before."""
     sizes = body.sites[0].sizes
     arrays, labels, counted = _operands(body, read, first)
+    if all(max(k, default=OWN) < first for k in labels):  # elements that have nothing but their positions
+        arrays, labels = [*arrays, jnp.zeros(sizes[first:], np.uint8)], [*labels, tuple(range(first, len(sizes)))]
     streamed = [n for n, k in enumerate(labels) if max(k, default=OWN) >= first]
     arrays = replaced(arrays, streamed, [_spread(arrays[n], labels[n], sizes, first) for n in streamed])
-    if not streamed:
-        raise ValueError("nothing is read")
 
     def one(*xs: Any) -> Any:
         elements = [xs[n] for n in streamed]

@@ -20,10 +20,12 @@ LEAST = 128
 """Numbers of a function that a map begins with."""
 
 
-def find_maps(graph: Graph, by_xla: Collection[int], given: Collection[Var], read: Collection[Var]) -> list[list[Site]]:
-    """Those of each kernel, among the equations ``by_xla``: what others want of such functions and of what is elementwise of
-    them. ``given``: what kernels make; ``read``: what they read."""
-    inside = _inside(graph, by_xla)
+def find_maps(
+    graph: Graph, free: Collection[int], by_xla: Collection[int], given: Collection[Var], read: Collection[Var]
+) -> list[list[Site]]:
+    """Those of each kernel, among the equations that are ``free`` to be in one: what others want of such functions and of what is
+    elementwise of them. ``by_xla``: what XLA evaluates; ``given``: what kernels make; ``read``: what they read."""
+    inside = _inside(graph, free)
     groups: list[Body] = []
     for k in sorted(inside):
         eqn = graph.eqns[k]
@@ -50,10 +52,10 @@ def is_worth_one(body: Body) -> bool:
     return sum(calls(body.graph.eqns[k]) * body.times(k) for k in body.taken) >= fewest
 
 
-def _inside(graph: Graph, by_xla: Collection[int]) -> set[int]:
+def _inside(graph: Graph, free: Collection[int]) -> set[int]:
     """Such functions, and what is elementwise of them, number by number."""
     inside, behind = set[int](), set[Var]()
-    for k in sorted(by_xla):
+    for k in sorted(free):
         eqn = graph.eqns[k]
         if not elementwise.is_elementwise(eqn) or len(eqn.outvars) != 1 or not is_number(eqn.outvars[0], complex=True):
             continue

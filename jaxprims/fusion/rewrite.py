@@ -227,7 +227,7 @@ class _Plan:
         reads, given = _reads(kernels), {v for k in kernels for v in k.results}
         by_xla = self.graph.evaluated(reads)
         free = by_xla - made_to_be_compared(self.graph, self.compared, by_xla)
-        groups = find_maps(self.graph, free, given, {v for k in kernels for v in k.inputs})
+        groups = find_maps(self.graph, free, by_xla, given, {v for k in kernels for v in k.inputs})
         bodies = [Body(self.graph, sites, (), given) for sites in groups]
         cuts = read_of(self.graph, bodies, self.graph.evaluated({**reads, **_reads_of(bodies)}), self.byte)
         out: list[Kernel] = []

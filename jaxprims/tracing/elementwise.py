@@ -7,6 +7,7 @@ polygamma, incomplete gamma and beta functions have no rule: what uses them runs
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from . import complex
 from .emit import Emitter, Unsupported, bits
 from .keys import plain_dtype
 from .lowering import Lowering
+from .random import random_at
 from .values import Array, Value, by_number, check_shape, loaded, scalar_dtypes
 
 Rule = Callable[..., int]
@@ -166,6 +168,7 @@ REAL: dict[str, Rule] = {
     "mulhi": _mulhi,
     "polynomial": _polynomial,
     "log2": _log2,
+    "random_at": lambda e, params, out, *xs: e.inline(functools.partial(random_at, bit_width=params["bit_width"]), *xs)[0],
 }
 
 

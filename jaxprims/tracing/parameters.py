@@ -66,6 +66,7 @@ HANDLED: dict[str, dict[str, Check]] = {
     "iota_2x32_shape": _names("shape"),
     "pad": _names("padding_config"),
     "polynomial": _names("unroll"),
+    "random_at": _names("bit_width"),
     "random_bits": _names("bit_width shape"),
     "random_seed": _names("impl"),
     "random_split": _names("shape"),
