@@ -23,8 +23,9 @@ from .graph import Graph, flat_graph
 from .positions import of_positions
 from .written import IN_LOOPS, SHIFTS
 
-LEAST, DEAR = 2**10, 8
-"""Additions of a step, and of a number, below which what it makes stays where it is: a mask, say, by which a stencil is found."""
+LEAST, DEAR, AGAIN = 2**10, 8, 24
+"""Additions of a step, and of a number, below which what it makes stays where it is (a mask, say, by which a stencil is found), of
+a number that is made of positions alone, for which nothing has to be read."""
 
 SORTED, UPDATED = 60, 20
 """Additions that it takes to sort a number, and to update or find one by index."""
@@ -150,8 +151,13 @@ def _kept(graph: Graph, same: set[int]) -> list[Var]:
     def all_of(atoms: Sequence[Var]) -> float:
         return sum(_additions(graph.eqns[k]) for k in graph.needed(atoms))
 
+    def is_dear(v: Var) -> bool:
+        eqns = [graph.eqns[k] for k in graph.needed([v])]
+        of_positions = all(u.aval.size == 1 or graph.made_by(u) in eqns for e in eqns for u in variables(e.invars))
+        return all_of([v]) >= (AGAIN if of_positions else DEAR) * v.aval.size
+
     read, _ = read_or_made(wanted, operands, lambda v: byte.read * bytes_of(v), making)
-    kept = [v for v in read if v in moved and all_of([v]) >= DEAR * v.aval.size]
+    kept = [v for v in read if v in moved and is_dear(v)]
     if all_of(kept) < LEAST:
         return []
     made_by = sorted({graph.producer[v] for v in kept})

@@ -176,7 +176,9 @@ def _reshape(eqn: Any, x: Lane) -> Lane:
             x = x.own(axis)
         else:
             raise Unsupported(eqn.primitive.name, "that mixes lanes")
-    return Lane(x.data.reshape([n for n, k in zip(shape, labels, strict=True) if k == OWN]), shape, tuple(labels))
+    own = [n for n, k in zip(shape, labels, strict=True) if k == OWN]
+    data = x.data.reshape(own) if jnp.ndim(x.data) else lax.broadcast_in_dim(x.data, own, ())  # of a literal, too, an equation
+    return Lane(data, shape, tuple(labels))
 
 
 def _transpose(eqn: Any, x: Lane) -> Lane:
