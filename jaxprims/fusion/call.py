@@ -23,6 +23,7 @@ from ..targets.operations import EACH
 from ..tracing.jaxprs import depending_on, equations_in, interpret, opened, run_equation, with_arguments
 from ..tracing.varying import is_whole
 from .bodies import with_fused_bodies
+from .by_rows import reduced_by_rows
 from .drawn import drawn_by_position
 from .extremes import found_by_value
 from .graph import Graph, flat_graph
@@ -91,17 +92,7 @@ class Fused:
     @functools.cached_property
     def graph(self) -> Graph:
         plain = flat_graph(self.needed, with_rules=self.with_rules)
-        for earlier in (
-            scanned_in_order,
-            drawn_by_position,
-            simplified,
-            of_positions,
-            by_index,
-            unflattened,
-            added_in_turn,
-            picked_first,
-            by_place,
-        ):
+        for earlier in _EARLIER:
             found_earlier = earlier(plain)
             if found_earlier is None:
                 continue
@@ -181,6 +172,20 @@ class Fused:
             self.made[key] = make()
         return self.made[key]
 
+
+_EARLIER = (
+    scanned_in_order,
+    drawn_by_position,
+    simplified,
+    of_positions,
+    by_index,
+    unflattened,
+    added_in_turn,
+    picked_first,
+    by_place,
+    reduced_by_rows,
+)
+"""What is done with a graph, one after the other, before its kernels are planned."""
 
 _SAID = {
     scanned_in_order: "associative_scan: each a scan, not a tree of slices",

@@ -24,8 +24,8 @@ from .positions import of_positions
 from .written import IN_LOOPS, SHIFTS
 
 LEAST, DEAR, AGAIN = 2**10, 8, 24
-"""Additions of a step, and of a number, below which what it makes stays where it is (a mask, say, by which a stencil is found), of
-a number that is made of positions alone, for which nothing has to be read."""
+"""Additions of a step, and of a number, below which what it makes stays where it is (a mask, say, by which a stencil is found);
+of a number that is made of positions alone, for which nothing is read."""
 
 SORTED, UPDATED = 60, 20
 """Additions that it takes to sort a number, and to update or find one by index."""

@@ -14,7 +14,7 @@ dear it was, and XLA removes two negations.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +28,7 @@ from ..primitives.ordered.scan_xla import OPERATIONS
 from ..tracing import elementwise
 from ..tracing.jaxprs import run_equation
 from ..tracing.labels import REDUCTIONS
+from .body import DEAR, operations
 from .folds import FOLDS, fold_of
 from .graph import Graph, with_equations
 from .sites import extreme
@@ -46,11 +47,17 @@ def simplified(graph: Graph) -> ClosedJaxpr | None:
     if not (rules or returned):
         return None
     negated: dict[Any, Any] = {}
+    dear, wide = _dear_halves(graph, rules), dict[Any, Any]()
 
     def equation(eqn: JaxprEqn, operands: Sequence[Any], value: Callable[[Any], Any]) -> Sequence[Any]:
         if eqn.primitive.name == "neg" and any(eqn.invars[0] is v for v in negated):
             return [negated[eqn.invars[0]]]
-        if (rule := rules.get(id(eqn))) is None:
+        if eqn.outvars and eqn.outvars[0] in dear:
+            wide[eqn.outvars[0]] = dear[eqn.outvars[0]](value)
+            out = [typed(wide[eqn.outvars[0]].astype(jnp.bfloat16), eqn.outvars[0].aval)]
+        elif eqn.primitive.name == "convert_element_type" and id(eqn) in rules and eqn.invars[0] in wide:
+            out = [typed(wide[eqn.invars[0]], eqn.outvars[0].aval)]
+        elif (rule := rules.get(id(eqn))) is None:
             out = run_equation(eqn, operands)
         else:
             aval = eqn.outvars[0].aval
@@ -61,6 +68,14 @@ def simplified(graph: Graph) -> ClosedJaxpr | None:
         return out
 
     return with_equations(graph, equation)
+
+
+def _dear_halves(graph: Graph, rules: Mapping[int, Rule]) -> dict[Any, Rule]:
+    """Functions of bf16 that are wanted before they are rounded and after: in f32, once."""
+    unrounded = {e.invars[0]: rules[id(e)] for e in graph.eqns if e.primitive.name == "convert_element_type" and id(e) in rules}
+    return {
+        v: rule for v, rule in unrounded.items() if len(graph.users[v]) > 1 and operations(graph.eqns[graph.producer[v]]) >= DEAR
+    }
 
 
 def _returned_negated(graph: Graph) -> set[Any]:
@@ -270,6 +285,8 @@ def _unrounded(graph: Graph, eqn: JaxprEqn) -> Rule | None:
         return None
     if any(v.aval.dtype != jnp.bfloat16 for v in (*made.invars, *made.outvars)):
         return None
+    if made.primitive.name == "div" and (quotient := _quotient(graph, made)) is not None:
+        return quotient
 
     def wide(value: Callable[[Any], Any]) -> Any:
         return made.primitive.bind(*(lax.convert_element_type(value(v), jnp.float32) for v in made.invars), **made.params)

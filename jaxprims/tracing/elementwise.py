@@ -84,6 +84,8 @@ def _reduce_precision(e: Emitter, params: Mapping[str, Any], out: str, x: int) -
     mantissa = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}[out]
     exponent = bits(out) - 1 - mantissa
     to_exponent, to_mantissa = params["exponent_bits"], params["mantissa_bits"]
+    if (to_exponent, to_mantissa) == (8, 7) and e.instr(x).op == "convert" and e.dtype(e.instr(x).operands[0]) == "bf16":
+        return x
     unsigned = f"u{bits(out)}"
 
     def c(n: int) -> int:
