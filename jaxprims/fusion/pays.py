@@ -42,6 +42,10 @@ FEW_COMPARED, SHORT_COMPARED = 8, 64
 """Floats of a row in memory up to which it takes XLA longer than a kernel to find the greatest; bytes below which it does so of
 floats that are dear to make, which it makes one by one, too."""
 
+FEWEST_APART = 16
+"""Floats of a row from which on a kernel finds the greatest of many rows at once, if they have numbers in common with some of the
+others only."""
+
 ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh pow rem lgamma digamma".split())
 ONE_BY_ONE_F64 = ONE_BY_ONE | frozenset("erf asinh acosh atanh".split())
 """Functions of which XLA has no vectors: kernels take a tenth to half of its time; of remainders of floats a fiftieth."""
@@ -109,10 +113,11 @@ def is_written_for(body: Body | Stencil, var: Var) -> bool:
     return all(u in inside or (u != OUTSIDE and graph.eqns[u].primitive.name in _RESHAPES) for u in graph.users[var])
 
 
-def _is_read_by_xla(body: Body) -> bool:
-    """Do others want what this kernel reads?"""
-    inside = body.inside
-    return any(u != OUTSIDE and u not in inside for var, _ in body.streamed for u in body.graph.users[var])
+def _is_reduced_elsewhere(body: Body) -> bool:
+    """Do others want what this kernel reduces?"""
+    graph, inside = body.graph, body.inside
+    reduced = (var for site in body.sites for var, _ in site.roots if isinstance(var, Var))
+    return any(u != OUTSIDE and u not in inside for var in reduced for u in graph.users[var])
 
 
 def _is_made_elsewhere(body: Body) -> bool:
@@ -239,8 +244,8 @@ def why_not(body: Body) -> str | None:
     if len(body.sites) == 1 and not positioned:
         if _is_as_fast_in_xla(site, inside, each) and not (slow or narrow or body.given or _is_long(body, inside)):
             return "one reduction, whose arithmetic takes the time"
-        wide = WIDE_COLUMNS <= math.prod(site.lanes) < site.sizes[0]
-        if each == 0 and wide and not body.given and _is_read_by_xla(body):
+        wide = WIDE_COLUMNS <= math.prod(site.lanes) < math.prod(site.sizes)
+        if each < DEAR and wide and not body.given and _is_reduced_elsewhere(body):
             return "one reduction of columns that XLA goes through again"
         if len(site.sizes) - site.kept > 1 and any(_is_made_in_loops(body, var) for var, _ in body.streamed):
             return "XLA would make what others want once more, to lay it out for a kernel"
@@ -389,9 +394,15 @@ def _are_short(body: Body, row: int, each: float) -> bool:
         return row < SHORTEST_SEARCHED
     if compared:
         made = each > 0 or len(body.sites) > 1
-        return not made and FEW_COMPARED < row < SHORTEST_ROW
+        return FEW_COMPARED < row < (FEWEST_APART if _is_in_part(body) else 0 if made else SHORTEST_ROW)
     bytes_compared = _compares(site) and site.eqn.outvars[0].aval.dtype.itemsize == 1
     return row < (SHORTEST_OF_BYTES if bytes_compared else SHORTEST_ROW)
+
+
+def _is_in_part(body: Body) -> bool:
+    """Is something read that some loops around the rows have in common, but not all?"""
+    around = set(range(body.sites[0].kept))
+    return any(0 < len(around & set(labels)) < len(around) for _, labels in body.leaves)
 
 
 def _is_searched_elsewhere(body: Body) -> bool:
