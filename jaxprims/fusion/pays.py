@@ -67,6 +67,9 @@ WIDE_COLUMNS, WIDE_IN_ROWS = 16, 11
 """Columns side by side from which on XLA adds rows as vectors, in all of its own passes with threads that a kernel between them
 would send to sleep; of fewer it takes one number after the other. The same in each row of many."""
 
+FEW_COLUMNS = 5
+"""Columns below which a kernel adds functions of them faster than XLA, which makes these once more for others."""
+
 WIDE_FOR_XLA = 33
 """Columns from which on it sums them much slower if each has numbers in common."""
 
@@ -222,6 +225,8 @@ def why_not(body: Body) -> str | None:
             return None
         if not all(_adds_few_columns(s.eqn) for s in body.sites):
             return "a few numbers for each element, all of them in memory"
+        if _makes_others_functions(body) and any(_columns(s.eqn) >= FEW_COLUMNS for s in body.sites):
+            return "a function that takes time, which XLA makes for others as well"
         return "XLA makes a function of it for each number that it is for" if _is_spread_dearly(body) else None
     if site.family != "reduce":
         return None
@@ -256,9 +261,19 @@ def why_not(body: Body) -> str | None:
 
 def _adds_few_columns(eqn: JaxprEqn) -> bool:
     """Does an equation reduce rows that lie side by side, but so few that XLA takes one number after the other?"""
-    if eqn.primitive.name not in REDUCTIONS:
-        return False
-    return 1 < math.prod(eqn.invars[0].aval.shape[max(eqn.params["axes"], default=0) + 1 :]) < WIDE_IN_ROWS
+    return eqn.primitive.name in REDUCTIONS and 1 < _columns(eqn) < WIDE_IN_ROWS
+
+
+def _columns(eqn: JaxprEqn) -> int:
+    """Numbers of a row behind the axes that are reduced."""
+    return math.prod(eqn.invars[0].aval.shape[max(eqn.params.get("axes", ()), default=0) + 1 :])
+
+
+def _makes_others_functions(body: Body) -> bool:
+    """Do others want what takes time to be made here?"""
+    graph, inside = body.graph, body.inside
+    dear = (graph.eqns[k] for k in body.taken if operations(graph.eqns[k]) >= DEAR)
+    return any(u not in inside for e in dear for v in e.outvars for u in graph.users[v])
 
 
 def _is_spread_dearly(body: Body) -> bool:
