@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 import jax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import JaxprEqn, Var
 
 from ...specs.stencil import WIDEST, fills_no_vector
 from ...tracing import elementwise
@@ -16,7 +16,8 @@ from ..body import operations
 from ..graph import OUTSIDE, Graph
 from ..pays import DEAR, FUSED_BY_XLA, is_written_for
 from .stencil import Layout, Stencil
-from .times import ONE_BY_ONE_REDUCED, UPDATES, is_of_few_weights, time_in_kernel, time_in_xla, words_of
+from .times import ONE_BY_ONE_REDUCED, UPDATES, is_of_few_weights, time_in_kernel, time_in_loop, time_in_xla, words_of
+from .xla_loops import xla_loops
 
 FEWEST_CELLS, FEWEST_ADDED, FEWEST_WRITTEN = 2**12, 2**16, 2**11
 """Cells of each device below which XLA's loop is done before a kernel is called; of all where it adds to them in place; where it
@@ -125,12 +126,31 @@ def why_no_stencil(
     along_rows = [k for k in reduced if len(stencil.shape) - 1 in stencil.graph.eqns[k].params["axes"]]
     if len(reduced) > 1 or (reduced and (not along_rows or inner in layout.counted or _is_shared(stencil))):
         return "XLA reduces what it makes on its way, and writes that for both"
+    graph = stencil.graph
+    kernel = time_in_kernel(layout) + (CALL_IN_A_LOOP if graph.in_loop else CALL)
+    with_it, before = _in_loops(stencil)
+    if MARGIN * (kernel + before) < with_it:
+        return None
     if not inner and 0 in layout.counted:
         return "the ends of one row, which XLA's loop has as well"
-    graph = stencil.graph
-    kernel = time_in_kernel(layout) + (CALL_IN_A_LOOP if graph.in_loop else CALL) + _through_memory(stencil, by_xla)
+    kernel += _through_memory(stencil, by_xla)
     xla = time_in_xla(graph, stencil.counts, layout) + ONE_BY_ONE_REDUCED * cells * len(reduced)
     return None if MARGIN * kernel < xla else _in_words(kernel, xla)
+
+
+def _in_loops(stencil: Stencil) -> tuple[float, float]:
+    """What XLA's loops take that make all that a stencil does, and those that would have to make what it reads; but for what both
+    need, and of what others want too its share."""
+    graph, known, made = stencil.graph, stencil.seen.loops, [s.eqn.outvars[0] for s in stencil.sites]
+    behind = graph.needs(made)
+
+    def share(v: Var) -> float:
+        users = graph.users[v]
+        return 1 if v in made else sum(u != OUTSIDE and behind >> u & 1 for u in users) / len(users)
+
+    every, before = xla_loops(graph, made, known), xla_loops(graph, stencil.leaves, known)
+    with_it = sum(share(v) * time_in_loop(graph, v, loop) for v, loop in every.items() if v not in before)
+    return with_it, sum(time_in_loop(graph, v, loop) for v, loop in before.items() if v not in every)
 
 
 def _through_memory(stencil: Stencil, by_xla: Collection[int]) -> float:
