@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import heapq
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,6 +17,7 @@ from ..cut import KEPT, READ, bytes_of
 from ..graph import Graph
 from .cells import Unclear
 from .dear import AGAIN, WRITTEN, work, work_behind, works_of
+from .pays import fewest_cells
 from .stencil import SHIFTS, TAKEN, Root, Seen, Stencil
 
 _CELL_BY_CELL = scatters("add") | frozenset("concatenate pad rev scatter dynamic_update_slice".split())
@@ -48,18 +50,39 @@ def find_stencils(
     and why the others are none. What several compute, or one and XLA, is one of its own where that is cheaper. ``seen``: what
     other plans of the graph have looked at."""
 
-    def planned(wanted: Collection[Any]) -> _Plan:
+    def planned(wanted: Collection[Any], why_not: Callable[[Stencil], str | None] = why_not) -> _Plan:
         found, left = _stencils(graph, outside, wanted, why_not, seen)
         reads = {root.index: s.leaves for s in found for root in s.sites}
         return _Plan(wanted, found, left, graph.evaluated(reads, wanted, outside))
 
-    first = best = planned(set(variables(wanted)))
+    slower: list[Stencil] = []
+    first = planned(set(variables(wanted)), functools.partial(_noted, why_not, slower))
+    best = _searched(graph, first, planned)
+    if any(math.prod(s.shape) >= fewest_cells() for s in slower):  # what they make together may be so for what each makes again
+
+        def as_if(wanted: Collection[Any]) -> _Plan:
+            return planned(wanted, lambda s: None)
+
+        other = planned(_searched(graph, as_if(first.wanted), as_if).wanted)
+        best = other if _price(graph, other) < _price(graph, best) else best
+    return best.stencils, best.left
+
+
+def _noted(why_not: Callable[[Stencil], str | None], slower: list[Stencil], stencil: Stencil) -> str | None:
+    why = why_not(stencil)
+    slower += [stencil] * (why is not None)
+    return why
+
+
+def _searched(graph: Graph, first: _Plan, planned: Callable[[Collection[Any]], _Plan]) -> _Plan:
+    """The cheapest plan, of those in which more is written for all."""
+    best = first
     for which in (_last, _most):
         plan, in_vain = first, 0
         while in_vain < MOST_IN_VAIN and (more := _dear_again(plan, which)):
             plan = planned({*plan.wanted, *more})
             best, in_vain = (plan, 0) if _price(graph, plan) < _price(graph, best) else (best, in_vain + 1)
-    return best.stencils, best.left
+    return best
 
 
 def _price(graph: Graph, plan: _Plan) -> float:
