@@ -19,6 +19,7 @@ from .cells import Unclear
 from .dear import AGAIN, WRITTEN, work, work_behind, works_of
 from .pays import fewest_cells
 from .stencil import SHIFTS, TAKEN, Root, Seen, Stencil
+from .xla_loops import xla_loops
 
 _CELL_BY_CELL = scatters("add") | frozenset("concatenate pad rev scatter dynamic_update_slice".split())
 """What XLA's loops choose for each cell, which they make one by one; windows, too."""
@@ -166,10 +167,11 @@ def _stencils(
                 why = why_not(stencil)
                 if why:
                     left[index] = why
-                    continue
-                found.append(stencil)
-                materialised.update(stencil.leaves)
-                todo_more = stencil.leaves
+                    todo_more = xla_loops(graph, [*eqn.outvars], seen.loops)[eqn.outvars[0]].reads  # which XLA writes for it
+                else:
+                    found.append(stencil)
+                    todo_more = stencil.leaves
+                materialised.update(variables(todo_more))
         for v in variables(todo_more):
             if v in graph.producer:
                 heapq.heappush(todo, -graph.producer[v])

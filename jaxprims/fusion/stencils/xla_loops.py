@@ -26,11 +26,8 @@ _ALIKE = elementwise.NAMES | IDENTITIES | REDUCTIONS | frozenset("reshape squeez
 _ONCE = frozenset("concatenate pad dynamic_update_slice".split())
 """What it evaluates at one place of a loop alone: it has to choose there."""
 
-_DEAR = frozenset(
-    "acos acosh asin asinh atan atan2 atanh cbrt cos cosh div erf erfc exp exp2 expm1 log log1p logistic pow rem rsqrt sin sinh "
-    "sqrt tan tanh".split()
-)
-"""What it writes if a loop reads it where it is, and elsewhere too."""
+_DEAR = frozenset("atan2 div pow rem".split())
+"""What it writes if a loop reads it where it is, and elsewhere too, and it is of two arrays."""
 
 MOST_PLACES, MOST_PIECES, WIDE = 15, 8, 128
 """Places of a loop at which it evaluates the same; pieces that it puts together there, and numbers of a row of them from which on
@@ -101,14 +98,15 @@ def _loop(graph: Graph, root: Var) -> XlaLoop:
 
 def _is_taken(graph: Graph, eqn: JaxprEqn, var: Var, places: Mapping[Any, tuple[int, float]], readers: int, whole: bool) -> bool:
     """Does a loop evaluate it, at these places? ``whole``: one that reduces, which moves nothing."""
-    name, count = eqn.primitive.name, sum(c for c, _ in places.values())
+    name, count, users = eqn.primitive.name, sum(c for c, _ in places.values()), graph.users[var]
     if name not in _FUSED or not _takes(eqn) or (whole and name not in _ALIKE | {"broadcast_in_dim"}):
         return False
-    if count > MOST_PLACES or (name in _ONCE and (count > 1 or readers > 1)) or (name in _DEAR and None in places and count > 1):
+    if count > MOST_PLACES or (name in _ONCE and (count > 1 or readers > 1)):
         return False
-    users, arrays = graph.users[var], {v for v in variables(eqn.invars) if v.aval.ndim}
-    alone = len(users) < 2 or len(arrays) < 2  # else it is written for one, and read by all
-    return alone or not any(u == OUTSIDE or not _takes(graph.eqns[u]) for u in users)
+    if len({v for v in variables(eqn.invars) if v.aval.ndim}) < 2:
+        return True
+    written = len(users) > 1 and any(u == OUTSIDE or not _takes(graph.eqns[u]) for u in users)  # for one, and read by all
+    return not (written or (name in _DEAR and None in places and count > 1))
 
 
 def _takes(eqn: JaxprEqn) -> bool:
