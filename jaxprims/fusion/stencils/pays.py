@@ -98,11 +98,11 @@ def _in_words(kernel: float, xla: float) -> str:
 
 
 def why_no_stencil(
-    stencil: Stencil, combined: Collection[int] = (), folded: bool = False, by_xla: Collection[int] = ()
+    stencil: Stencil, combined: Collection[int] = (), folded: bool = False, by_xla: Collection[int] = (), part: bool = False
 ) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster. ``combined``: it is made for a
     kernel that combines all of it, and these equations are in such kernels; ``folded``: as it is made, without writing it;
-    ``by_xla``: equations that XLA evaluates, but for those of stencils."""
+    ``by_xla``: equations that XLA evaluates, but for those of stencils; ``part``: it is for what is XLA's, and no stencil."""
     cells, layout, inner = math.prod(stencil.shape), stencil.layout, stencil.layout.innermost
     inside = [stencil.graph.eqns[k] for k in stencil.taken]
     written = any(_is_written(stencil.graph, k) for k in stencil.taken)
@@ -131,6 +131,8 @@ def why_no_stencil(
     with_it, before = _in_loops(stencil)
     if MARGIN * (kernel + before) < with_it:
         return None
+    if part:
+        return _in_words(kernel + before, with_it)
     if not inner and 0 in layout.counted:
         return "the ends of one row, which XLA's loop has as well"
     kernel += _through_memory(stencil, by_xla)

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from jax.extend.core import Var
@@ -34,6 +34,10 @@ MOST_IN_VAIN = 3
 """Plans, each with one more array, after which a cheaper one is not looked for."""
 
 
+WhyNot = Callable[[Stencil, bool], str | None]
+"""Why a stencil is none; is it for what is left to XLA?"""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Plan:
     """Stencils that make ``wanted`` variables, why other equations are none, and those that XLA evaluates beside them."""
@@ -45,40 +49,43 @@ class _Plan:
 
 
 def find_stencils(
-    graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: Callable[[Stencil], str | None], seen: Seen
+    graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: WhyNot, seen: Seen
 ) -> tuple[list[Stencil], dict[int, str]]:
     """Among the equations that no kernel has (``outside``), those that make ``wanted`` variables or operands of what is XLA's;
     and why the others are none. What several compute, or one and XLA, is one of its own where that is cheaper. ``seen``: what
     other plans of the graph have looked at."""
 
-    def planned(wanted: Collection[Any], why_not: Callable[[Stencil], str | None] = why_not) -> _Plan:
+    def planned(wanted: Collection[Any], why_not: WhyNot = why_not) -> _Plan:
         found, left = _stencils(graph, outside, wanted, why_not, seen)
         reads = {root.index: s.leaves for s in found for root in s.sites}
         return _Plan(wanted, found, left, graph.evaluated(reads, wanted, outside))
 
     slower: list[Stencil] = []
     first = planned(set(variables(wanted)), functools.partial(_noted, why_not, slower))
-    best = _searched(graph, first, planned)
-    if any(math.prod(s.shape) >= fewest_cells() for s in slower):  # what they make together may be so for what each makes again
+    best = _searched(graph, first, planned, (_last, _most))
+    if any(math.prod(s.shape) >= fewest_cells() for s in slower):  # for what each makes again, it may be
 
         def as_if(wanted: Collection[Any]) -> _Plan:
-            return planned(wanted, lambda s: None)
+            return planned(wanted, lambda s, part: None)
 
-        other = planned(_searched(graph, as_if(first.wanted), as_if).wanted)
+        other = planned(_searched(graph, as_if(first.wanted), as_if, (_last,)).wanted)
         best = other if _price(graph, other) < _price(graph, best) else best
     return best.stencils, best.left
 
 
-def _noted(why_not: Callable[[Stencil], str | None], slower: list[Stencil], stencil: Stencil) -> str | None:
-    why = why_not(stencil)
-    slower += [stencil] * (why is not None)
+def _noted(why_not: WhyNot, slower: list[Stencil], stencil: Stencil, part: bool) -> str | None:
+    why = why_not(stencil, part)
+    slower += [stencil] * (why is not None and not part)
     return why
 
 
-def _searched(graph: Graph, first: _Plan, planned: Callable[[Collection[Any]], _Plan]) -> _Plan:
+Which = Callable[[Mapping[int, float]], int]
+
+
+def _searched(graph: Graph, first: _Plan, planned: Callable[[Collection[Any]], _Plan], ways: Sequence[Which]) -> _Plan:
     """The cheapest plan, of those in which more is written for all."""
     best = first
-    for which in (_last, _most):
+    for which in ways:
         plan, in_vain = first, 0
         while in_vain < MOST_IN_VAIN and (more := _dear_again(plan, which)):
             plan = planned({*plan.wanted, *more})
@@ -113,7 +120,7 @@ def _most(saved: Mapping[int, float]) -> int:
     return max(saved, key=lambda k: (saved[k], k))
 
 
-def _dear_again(plan: _Plan, which: Callable[[Mapping[int, float]], int]) -> set[Var]:
+def _dear_again(plan: _Plan, which: Which) -> set[Var]:
     """What might be written: windows that several stencils compute, or one and XLA; else ``which`` of what several stencils
     compute, and takes longer than to read it."""
     times = collections.Counter([*plan.by_xla, *(k for s in plan.stencils for k in s.taken)])
@@ -132,7 +139,7 @@ def _dear_again(plan: _Plan, which: Callable[[Mapping[int, float]], int]) -> set
 
 
 def _stencils(
-    graph: Graph, outside: Collection[int], wanted: Collection[Any], why_not: Callable[[Stencil], str | None], seen: Seen
+    graph: Graph, outside: Collection[int], wanted: Collection[Any], why_not: WhyNot, seen: Seen
 ) -> tuple[list[Stencil], dict[int, str]]:
     materialised = set(wanted)
     for k in outside:
@@ -143,7 +150,7 @@ def _stencils(
     heapq.heapify(todo)
     found: list[Stencil] = []
     left: dict[int, str] = {}
-    done: set[int] = set()
+    done, parts = set[int](), set[int]()
     while todo:
         index = -heapq.heappop(todo)
         if index in done or index not in outside or index not in shifted:
@@ -164,10 +171,11 @@ def _stencils(
                 materialised.update(eqn.invars)  # its result is one array, which XLA transposes
                 todo_more = eqn.invars
             elif stencil.layout.shifted:
-                why = why_not(stencil)
+                why = why_not(stencil, index in parts)
                 if why:
                     left[index] = why
                     todo_more = xla_loops(graph, [*eqn.outvars], seen.loops)[eqn.outvars[0]].reads  # which XLA writes for it
+                    parts.update(graph.producer[v] for v in todo_more if v in graph.producer and v not in materialised)
                 else:
                     found.append(stencil)
                     todo_more = stencil.leaves
