@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 import jax
-from jax.extend.core import JaxprEqn, Var
+from jax.extend.core import JaxprEqn
 
 from ...specs.stencil import WIDEST, fills_no_vector
 from ...tracing import elementwise
@@ -144,15 +144,13 @@ def _in_loops(stencil: Stencil) -> tuple[float, float]:
     """What XLA's loops take that make all that a stencil does, and those that would have to make what it reads; but for what both
     need, and of what others want too its share."""
     graph, known, made = stencil.graph, stencil.seen.loops, [s.eqn.outvars[0] for s in stencil.sites]
-    behind = graph.needs(made)
-
-    def share(v: Var) -> float:
-        users = graph.users[v]
-        return 1 if v in made else sum(u != OUTSIDE and behind >> u & 1 for u in users) / len(users)
-
+    mine, shares = {s.index for s in stencil.sites}, dict[int, float]()
+    for k in reversed(graph.needed(made)):
+        users = [u for v in graph.eqns[k].outvars for u in graph.users.get(v, ())]
+        shares[k] = 1 if k in mine else sum(shares.get(u, 0) for u in users) / len(users)
     every, before = xla_loops(graph, made, known), xla_loops(graph, stencil.leaves, known)
-    with_it = sum(share(v) * time_in_loop(graph, v, loop) for v, loop in every.items() if v not in before)
-    return with_it, sum(time_in_loop(graph, v, loop) for v, loop in before.items() if v not in every)
+    with_it = (shares[graph.producer[v]] * time_in_loop(graph, v, loop) for v, loop in every.items() if v not in before)
+    return sum(with_it), sum(time_in_loop(graph, v, loop) for v, loop in before.items() if v not in every)
 
 
 def _through_memory(stencil: Stencil, by_xla: Collection[int]) -> float:
