@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -198,9 +197,7 @@ class _Plan:
                 inside |= body.taken | {site.index}
         if wanted:
 
-            def why(s: Stencil, part: bool) -> str | None:
-                if part:
-                    return "XLA makes what is made of it"
+            def why(s: Stencil) -> str | None:
                 return why_no_stencil(s, inside, s.sites[0].eqn.outvars[0] not in others and folds(s, inside))
 
             found, _ = find_stencils(self.graph, range(len(self.graph.eqns)), wanted, why, self.seen)
@@ -211,8 +208,7 @@ class _Plan:
         """Among what these kernels leave."""
         wanted = [*self.graph.jaxpr.outvars, *(v for k in kernels for v in k.inputs)]
         outside = _beside(self.graph, kernels)
-        why_not = functools.partial(self._why_no_stencil, outside)
-        found, left = find_stencils(self.graph, outside, wanted, why_not, self.seen)
+        found, left = find_stencils(self.graph, outside, wanted, lambda s: self._why_no_stencil(s, outside), self.seen)
         made = [kernel_from(s, s.leaves, s.run) for s in found]
         self.left.update((s.sites[0].index, m) for s, m in zip(found, made, strict=True) if isinstance(m, str))
         self.left.update((k, why) for k, why in left.items() if k not in self.left)
@@ -241,9 +237,9 @@ class _Plan:
                 out.append(kernel)
         return out
 
-    def _why_no_stencil(self, by_xla: Collection[int], stencil: Stencil, part: bool) -> str | None:
+    def _why_no_stencil(self, stencil: Stencil, by_xla: Collection[int]) -> str | None:
         made = any(s.eqn.outvars[0] in self.moved for s in stencil.sites)
-        return why_no_stencil(stencil, range(len(self.graph.eqns)) if made else (), False, by_xla, part)
+        return why_no_stencil(stencil, range(len(self.graph.eqns)) if made else (), False, by_xla)
 
     def _sites(self) -> list[Site]:
         """But for those that are in functions of rows."""

@@ -16,7 +16,7 @@ from ..body import operations
 from ..graph import OUTSIDE, Graph
 from ..pays import DEAR, FUSED_BY_XLA, is_written_for
 from .stencil import Layout, Stencil
-from .times import ONE_BY_ONE_REDUCED, UPDATES, is_of_few_weights, time_in_kernel, time_in_loop, time_in_xla, words_of
+from .times import ONE_BY_ONE_REDUCED, UNROLLED, UPDATES, is_of_few_weights, time_in_kernel, time_in_loop, time_in_xla, words_of
 from .xla_loops import xla_loops
 
 FEWEST_CELLS, FEWEST_ADDED, FEWEST_WRITTEN = 2**12, 2**16, 2**11
@@ -42,8 +42,8 @@ CALL, CALL_IN_A_LOOP = 1200, 2000
 THROUGH_MEMORY = 0.2
 """For 32 bits that are written and read for a kernel alone."""
 
-MARGIN = 1.1
-"""How much faster a kernel has to be."""
+MARGIN, MARGIN_OF_LOOPS = 1.1, 1.3
+"""How much faster a kernel has to be, than one loop and than several, of which less is known."""
 
 FEWEST_IN_ROWS = 2**22
 """Cells below which XLA reads as fast what has borders on other axes than the innermost."""
@@ -98,11 +98,11 @@ def _in_words(kernel: float, xla: float) -> str:
 
 
 def why_no_stencil(
-    stencil: Stencil, combined: Collection[int] = (), folded: bool = False, by_xla: Collection[int] = (), part: bool = False
+    stencil: Stencil, combined: Collection[int] = (), folded: bool = False, by_xla: Collection[int] = ()
 ) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a stencil's kernel is faster. ``combined``: it is made for a
     kernel that combines all of it, and these equations are in such kernels; ``folded``: as it is made, without writing it;
-    ``by_xla``: equations that XLA evaluates, but for those of stencils; ``part``: it is for what is XLA's, and no stencil."""
+    ``by_xla``: equations that XLA evaluates, but for those of stencils."""
     cells, layout, inner = math.prod(stencil.shape), stencil.layout, stencil.layout.innermost
     inside = [stencil.graph.eqns[k] for k in stencil.taken]
     written = any(_is_written(stencil.graph, k) for k in stencil.taken)
@@ -122,20 +122,18 @@ def why_no_stencil(
         return None
     if written:
         return None
+    graph = stencil.graph
+    kernel = time_in_kernel(layout) + (CALL_IN_A_LOOP if graph.in_loop else CALL) + _through_memory(stencil, by_xla)
     reduced = set[int]().union(*(_reductions_of(stencil, k, by_xla) for k in stencil.taken))
-    along_rows = [k for k in reduced if len(stencil.shape) - 1 in stencil.graph.eqns[k].params["axes"]]
+    with_it, before = _in_loops(stencil)
+    before += THROUGH_MEMORY * words_of(layout) * cells * bool(reduced)
+    if MARGIN_OF_LOOPS * (kernel + before) < with_it and layout.shape[-1] >= UNROLLED:  # of shorter rows XLA chooses nothing
+        return None
+    along_rows = [k for k in reduced if len(stencil.shape) - 1 in graph.eqns[k].params["axes"]]
     if len(reduced) > 1 or (reduced and (not along_rows or inner in layout.counted or _is_shared(stencil))):
         return "XLA reduces what it makes on its way, and writes that for both"
-    graph = stencil.graph
-    kernel = time_in_kernel(layout) + (CALL_IN_A_LOOP if graph.in_loop else CALL)
-    with_it, before = _in_loops(stencil)
-    if MARGIN * (kernel + before) < with_it:
-        return None
-    if part:
-        return _in_words(kernel + before, with_it)
     if not inner and 0 in layout.counted:
         return "the ends of one row, which XLA's loop has as well"
-    kernel += _through_memory(stencil, by_xla)
     xla = time_in_xla(graph, stencil.counts, layout) + ONE_BY_ONE_REDUCED * cells * len(reduced)
     return None if MARGIN * kernel < xla else _in_words(kernel, xla)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import heapq
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from .cells import Unclear
 from .dear import AGAIN, WRITTEN, work, work_behind, works_of
 from .pays import fewest_cells
 from .stencil import SHIFTS, TAKEN, Root, Seen, Stencil
-from .xla_loops import xla_loops
+from .times import UNROLLED
 
 _CELL_BY_CELL = scatters("add") | frozenset("concatenate pad rev scatter dynamic_update_slice".split())
 """What XLA's loops choose for each cell, which they make one by one; windows, too."""
@@ -34,8 +33,8 @@ MOST_IN_VAIN = 3
 """Plans, each with one more array, after which a cheaper one is not looked for."""
 
 
-WhyNot = Callable[[Stencil, bool], str | None]
-"""Why a stencil is none; is it for what is left to XLA?"""
+WhyNot = Callable[[Stencil], str | None]
+"""Why a stencil is none."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,22 +60,23 @@ def find_stencils(
         return _Plan(wanted, found, left, graph.evaluated(reads, wanted, outside))
 
     slower: list[Stencil] = []
-    first = planned(set(variables(wanted)), functools.partial(_noted, why_not, slower))
+
+    def noted(s: Stencil) -> str | None:
+        why = why_not(s)
+        slower.extend([s] if why else [])
+        return why
+
+    first = planned(set(variables(wanted)), noted)
     best = _searched(graph, first, planned, (_last, _most))
-    if any(math.prod(s.shape) >= fewest_cells() for s in slower):  # for what each makes again, it may be
+    large = (s for s in slower if math.prod(s.shape) >= fewest_cells() and s.shape[-1] >= UNROLLED)
+    if not best.stencils and any(large):  # for what each makes again, it may be
 
         def as_if(wanted: Collection[Any]) -> _Plan:
-            return planned(wanted, lambda s, part: None)
+            return planned(wanted, lambda s: None)
 
         other = planned(_searched(graph, as_if(first.wanted), as_if, (_last,)).wanted)
         best = other if _price(graph, other) < _price(graph, best) else best
     return best.stencils, best.left
-
-
-def _noted(why_not: WhyNot, slower: list[Stencil], stencil: Stencil, part: bool) -> str | None:
-    why = why_not(stencil, part)
-    slower += [stencil] * (why is not None and not part)
-    return why
 
 
 Which = Callable[[Mapping[int, float]], int]
@@ -150,7 +150,7 @@ def _stencils(
     heapq.heapify(todo)
     found: list[Stencil] = []
     left: dict[int, str] = {}
-    done, parts = set[int](), set[int]()
+    done: set[int] = set()
     while todo:
         index = -heapq.heappop(todo)
         if index in done or index not in outside or index not in shifted:
@@ -171,15 +171,13 @@ def _stencils(
                 materialised.update(eqn.invars)  # its result is one array, which XLA transposes
                 todo_more = eqn.invars
             elif stencil.layout.shifted:
-                why = why_not(stencil, index in parts)
+                why = why_not(stencil)
                 if why:
                     left[index] = why
-                    todo_more = xla_loops(graph, [*eqn.outvars], seen.loops)[eqn.outvars[0]].reads  # which XLA writes for it
-                    parts.update(graph.producer[v] for v in todo_more if v in graph.producer and v not in materialised)
-                else:
-                    found.append(stencil)
-                    todo_more = stencil.leaves
-                materialised.update(variables(todo_more))
+                    continue
+                found.append(stencil)
+                materialised.update(stencil.leaves)
+                todo_more = stencil.leaves
         for v in variables(todo_more):
             if v in graph.producer:
                 heapq.heappush(todo, -graph.producer[v])
