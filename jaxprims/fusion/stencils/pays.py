@@ -16,7 +16,8 @@ from ..body import operations
 from ..graph import OUTSIDE, Graph
 from ..pays import DEAR, FUSED_BY_XLA, is_written_for
 from .stencil import Layout, Stencil
-from .times import ONE_BY_ONE_REDUCED, UPDATES, is_of_few_weights, time_in_kernel, time_in_xla, words_of
+from .times import ONE_BY_ONE_REDUCED, UNROLLED, UPDATES, is_of_few_weights, time_in_kernel, time_in_loop, time_in_xla, words_of
+from .xla_loops import xla_loops
 
 FEWEST_CELLS, FEWEST_ADDED, FEWEST_WRITTEN = 2**12, 2**16, 2**11
 """Cells of each device below which XLA's loop is done before a kernel is called; of all where it adds to them in place; where it
@@ -41,8 +42,8 @@ CALL, CALL_IN_A_LOOP = 1200, 2000
 THROUGH_MEMORY = 0.2
 """For 32 bits that are written and read for a kernel alone."""
 
-MARGIN = 1.1
-"""How much faster a kernel has to be."""
+MARGIN, MARGIN_OF_LOOPS = 1.1, 1.3
+"""How much faster a kernel has to be, than one loop and than several, of which less is known."""
 
 FEWEST_IN_ROWS = 2**22
 """Cells below which XLA reads as fast what has borders on other axes than the innermost."""
@@ -121,16 +122,33 @@ def why_no_stencil(
         return None
     if written:
         return None
+    graph = stencil.graph
+    kernel = time_in_kernel(layout) + (CALL_IN_A_LOOP if graph.in_loop else CALL) + _through_memory(stencil, by_xla)
     reduced = set[int]().union(*(_reductions_of(stencil, k, by_xla) for k in stencil.taken))
-    along_rows = [k for k in reduced if len(stencil.shape) - 1 in stencil.graph.eqns[k].params["axes"]]
+    with_it, before = _in_loops(stencil)
+    before += THROUGH_MEMORY * words_of(layout) * cells * bool(reduced)
+    if MARGIN_OF_LOOPS * (kernel + before) < with_it and layout.shape[-1] >= UNROLLED:  # of shorter rows XLA chooses nothing
+        return None
+    along_rows = [k for k in reduced if len(stencil.shape) - 1 in graph.eqns[k].params["axes"]]
     if len(reduced) > 1 or (reduced and (not along_rows or inner in layout.counted or _is_shared(stencil))):
         return "XLA reduces what it makes on its way, and writes that for both"
     if not inner and 0 in layout.counted:
         return "the ends of one row, which XLA's loop has as well"
-    graph = stencil.graph
-    kernel = time_in_kernel(layout) + (CALL_IN_A_LOOP if graph.in_loop else CALL) + _through_memory(stencil, by_xla)
     xla = time_in_xla(graph, stencil.counts, layout) + ONE_BY_ONE_REDUCED * cells * len(reduced)
     return None if MARGIN * kernel < xla else _in_words(kernel, xla)
+
+
+def _in_loops(stencil: Stencil) -> tuple[float, float]:
+    """What XLA's loops take that make all that a stencil does, and those that would have to make what it reads; but for what both
+    need, and of what others want too its share."""
+    graph, known, made = stencil.graph, stencil.seen.loops, [s.eqn.outvars[0] for s in stencil.sites]
+    mine, shares = {s.index for s in stencil.sites}, dict[int, float]()
+    for k in reversed(graph.needed(made)):
+        users = [u for v in graph.eqns[k].outvars for u in graph.users.get(v, ())]
+        shares[k] = 1 if k in mine else sum(shares.get(u, 0) for u in users) / len(users)
+    every, before = xla_loops(graph, made, known), xla_loops(graph, stencil.leaves, known)
+    with_it = (shares[graph.producer[v]] * time_in_loop(graph, v, loop) for v, loop in every.items() if v not in before)
+    return sum(with_it), sum(time_in_loop(graph, v, loop) for v, loop in before.items() if v not in every)
 
 
 def _through_memory(stencil: Stencil, by_xla: Collection[int]) -> float:

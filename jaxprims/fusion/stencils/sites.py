@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from jax.extend.core import Var
@@ -16,7 +16,9 @@ from ..cut import KEPT, READ, bytes_of
 from ..graph import Graph
 from .cells import Unclear
 from .dear import AGAIN, WRITTEN, work, work_behind, works_of
+from .pays import fewest_cells
 from .stencil import SHIFTS, TAKEN, Root, Seen, Stencil
+from .times import UNROLLED
 
 _CELL_BY_CELL = scatters("add") | frozenset("concatenate pad rev scatter dynamic_update_slice".split())
 """What XLA's loops choose for each cell, which they make one by one; windows, too."""
@@ -31,6 +33,10 @@ MOST_IN_VAIN = 3
 """Plans, each with one more array, after which a cheaper one is not looked for."""
 
 
+WhyNot = Callable[[Stencil], str | None]
+"""Why a stencil is none."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Plan:
     """Stencils that make ``wanted`` variables, why other equations are none, and those that XLA evaluates beside them."""
@@ -42,24 +48,49 @@ class _Plan:
 
 
 def find_stencils(
-    graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: Callable[[Stencil], str | None], seen: Seen
+    graph: Graph, outside: Collection[int], wanted: Iterable[Any], why_not: WhyNot, seen: Seen
 ) -> tuple[list[Stencil], dict[int, str]]:
     """Among the equations that no kernel has (``outside``), those that make ``wanted`` variables or operands of what is XLA's;
     and why the others are none. What several compute, or one and XLA, is one of its own where that is cheaper. ``seen``: what
     other plans of the graph have looked at."""
 
-    def planned(wanted: Collection[Any]) -> _Plan:
+    def planned(wanted: Collection[Any], why_not: WhyNot = why_not) -> _Plan:
         found, left = _stencils(graph, outside, wanted, why_not, seen)
         reads = {root.index: s.leaves for s in found for root in s.sites}
         return _Plan(wanted, found, left, graph.evaluated(reads, wanted, outside))
 
-    first = best = planned(set(variables(wanted)))
-    for which in (_last, _most):
+    slower: list[Stencil] = []
+
+    def noted(s: Stencil) -> str | None:
+        why = why_not(s)
+        slower.extend([s] if why else [])
+        return why
+
+    first = planned(set(variables(wanted)), noted)
+    best = _searched(graph, first, planned, (_last, _most))
+    large = (s for s in slower if math.prod(s.shape) >= fewest_cells() and s.shape[-1] >= UNROLLED)
+    if not best.stencils and any(large):  # for what each makes again, it may be
+
+        def as_if(wanted: Collection[Any]) -> _Plan:
+            return planned(wanted, lambda s: None)
+
+        other = planned(_searched(graph, as_if(first.wanted), as_if, (_last,)).wanted)
+        best = other if _price(graph, other) < _price(graph, best) else best
+    return best.stencils, best.left
+
+
+Which = Callable[[Mapping[int, float]], int]
+
+
+def _searched(graph: Graph, first: _Plan, planned: Callable[[Collection[Any]], _Plan], ways: Sequence[Which]) -> _Plan:
+    """The cheapest plan, of those in which more is written for all."""
+    best = first
+    for which in ways:
         plan, in_vain = first, 0
         while in_vain < MOST_IN_VAIN and (more := _dear_again(plan, which)):
             plan = planned({*plan.wanted, *more})
             best, in_vain = (plan, 0) if _price(graph, plan) < _price(graph, best) else (best, in_vain + 1)
-    return best.stencils, best.left
+    return best
 
 
 def _price(graph: Graph, plan: _Plan) -> float:
@@ -89,7 +120,7 @@ def _most(saved: Mapping[int, float]) -> int:
     return max(saved, key=lambda k: (saved[k], k))
 
 
-def _dear_again(plan: _Plan, which: Callable[[Mapping[int, float]], int]) -> set[Var]:
+def _dear_again(plan: _Plan, which: Which) -> set[Var]:
     """What might be written: windows that several stencils compute, or one and XLA; else ``which`` of what several stencils
     compute, and takes longer than to read it."""
     times = collections.Counter([*plan.by_xla, *(k for s in plan.stencils for k in s.taken)])
@@ -108,7 +139,7 @@ def _dear_again(plan: _Plan, which: Callable[[Mapping[int, float]], int]) -> set
 
 
 def _stencils(
-    graph: Graph, outside: Collection[int], wanted: Collection[Any], why_not: Callable[[Stencil], str | None], seen: Seen
+    graph: Graph, outside: Collection[int], wanted: Collection[Any], why_not: WhyNot, seen: Seen
 ) -> tuple[list[Stencil], dict[int, str]]:
     materialised = set(wanted)
     for k in outside:

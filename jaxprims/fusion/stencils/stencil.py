@@ -28,6 +28,7 @@ from ..graph import Graph, reached
 from .cells import FIXED, MOST_BEYOND, Apply, Axis, Cells, Coordinate, Node, Number, Read, Split, TooMany, Unclear
 from .dear import dear
 from .moves import RULES
+from .xla_loops import XlaLoop
 
 TAKEN = frozenset(elementwise.NAMES) | RULES.keys() | {"split"}
 """Primitives that a stencil takes in."""
@@ -47,10 +48,11 @@ class Root:
 @dataclasses.dataclass(frozen=True)
 class Seen:
     """What was found of a graph. ``looks``: by equations and what is read, whatever it is made of: their cells, or why that is
-    unclear. ``too_large``: as in :class:`Cells`."""
+    unclear. ``too_large``: as in :class:`Cells`; ``loops``: as in :func:`xla_loops`."""
 
     looks: dict[tuple[tuple[int, ...], frozenset[Var]], tuple[Cells, list[Node]] | str] = dataclasses.field(default_factory=dict)
     too_large: TooMany = dataclasses.field(default_factory=dict)
+    loops: dict[Var, XlaLoop] = dataclasses.field(default_factory=dict)
 
     def look(
         self, graph: Graph, shape: tuple[int, ...], roots: Sequence[Root], cut: frozenset[Var]
@@ -75,7 +77,7 @@ class Stencil:
         self.graph, self.sites = graph, tuple(roots)
         self.shape: tuple[int, ...] = tuple(roots[0].eqn.outvars[0].aval.shape)
         own = {r.eqn.outvars[0] for r in roots}
-        seen = Seen() if seen is None else seen
+        self.seen = seen = Seen() if seen is None else seen
         cut = frozenset(cut) - own
         while True:
             found = seen.look(graph, self.shape, roots, cut)

@@ -7,20 +7,24 @@ import math
 from collections.abc import Mapping
 
 import jax.numpy as jnp
-from jax.extend.core import JaxprEqn
+from jax.extend.core import JaxprEqn, Var
 
 from ...specs.stencil import WIDEST
 from ...targets.registry import target_at
 from ...tracing.jaxprs import scatters
+from ...tracing.labels import REDUCTIONS
 from ..body import additions
 from ..graph import Graph
 from ..pays import is_one_by_one
 from .cells import Apply
 from .dear import work
 from .stencil import Layout
+from .xla_loops import XlaLoop, choices_of
 
 UPDATES = scatters("add") | {"scatter", "dynamic_update_slice"}
 """What XLA does in place in loops."""
+
+_FOLDS = frozenset(f"reduce_window_{how}" for how in ("sum", "max", "min")) | {"reduce_window", "conv_general_dilated"}
 
 NUMBER, NUMBER_IN_MEMORY, STREAMED = 0.11, 0.3, 0.2
 """For 32 bits of each cell: to read it and to write its result, in caches or memory; in memory past the caches, as kernels do."""
@@ -62,6 +66,10 @@ part of it all that is left if numbers that are no array's are chosen; what a ce
 ROW, ROW_OF_STEPS, READ_OF_ROW, NUMBER_OF_ROW, ENDS_OF_ROW = 3.5, 16, 0.9, 3, 6.5
 """For each row of a kernel, in one step or each of several; for each read of it; for each number that all its cells read; if
 something else is beyond its ends."""
+
+MOVED, BY_VECTORS, BY_ONE, CHOICE, MAPPED, MOST_CHOICES = 0.04, 0.01, 0.08, 0.03, 0.05, 7
+"""Of XLA's loops as they are: for 32 bits of each number that is read or written; an addition in vectors; one that is not, beside
+more choices than so many; each choice; an addition in functions that it has no vectors of. Fitted to what 134 programs took."""
 
 IN_CACHES, IN_CACHES_OF_STEPS = 2**25, 2**21
 """Bytes of a grid from which on it is in memory; from which on each of several steps in XLA's loops goes through memory."""
@@ -107,6 +115,21 @@ def time_in_xla(graph: Graph, counts: Mapping[int, float], layout: Layout, sever
     else:
         each += ONE_BY_ONE + scalar if unrolled and layout.lanes else words * _of_additions(arithmetic, BY_XLA)
     return cells * each
+
+
+def time_in_loop(graph: Graph, var: Var, loop: XlaLoop) -> float:
+    """What one of XLA's loops takes at least that makes this: nothing of what its branches cost."""
+    eqns = {v: graph.eqns[graph.producer[v]] for v in loop.times}
+    words, made = max(v.aval.dtype.itemsize for v in loop.times) / 4, math.prod(var.aval.shape)
+    numbers = made + sum(math.prod(v.aval.shape) for v in loop.reads)
+    choices = sum(map(choices_of, eqns.values()))
+    addition = BY_ONE if choices > MOST_CHOICES else BY_VECTORS * words
+    each = choices * CHOICE
+    for v, eqn in eqns.items():
+        takes = loop.times[v] * work(graph, graph.producer[v])
+        each += takes * (MAPPED if is_one_by_one(eqn) else FOLDED if eqn.primitive.name in _FOLDS else addition)
+    cells = numbers - made if eqns[var].primitive.name in REDUCTIONS else made
+    return words * MOVED * numbers + cells * each
 
 
 def time_in_kernel(layout: Layout, several: bool = False) -> float:
