@@ -23,7 +23,7 @@ from .graph import Graph, flat_graph
 from .positions import of_positions
 from .written import IN_LOOPS, SHIFTS
 
-LEAST, DEAR, AGAIN = 2**10, 8, 24
+LEAST, DEAR, AGAIN = 2**10, 8, 16
 """Additions of a step, and of a number, below which what it makes stays where it is (a mask, say, by which a stencil is found);
 of a number that is made of positions alone, for which nothing is read."""
 

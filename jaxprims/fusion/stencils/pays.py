@@ -6,11 +6,11 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 import jax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import JaxprEqn, Var
 
 from ...specs.stencil import WIDEST, fills_no_vector
 from ...tracing import elementwise
-from ...tracing.jaxprs import scatters
+from ...tracing.jaxprs import scatters, variables
 from ...tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS
 from ..body import operations
 from ..graph import OUTSIDE, Graph
@@ -110,6 +110,8 @@ def why_no_stencil(
         return "few cells: XLA's loop is done before a kernel is called"
     if _fills_no_vector(layout):
         return "short rows"
+    if all(_is_of_constants(stencil.graph, v) for v in stencil.leaves):
+        return "constants, which XLA makes when it compiles"
     if combined:
         cheap = _is_cheap(inside)
         bordered = not _BORDERS.isdisjoint(e.primitive.name for e in inside)
@@ -136,6 +138,12 @@ def why_no_stencil(
         return "the ends of one row, which XLA's loop has as well"
     xla = time_in_xla(graph, stencil.counts, layout) + ONE_BY_ONE_REDUCED * cells * len(reduced)
     return None if MARGIN * kernel < xla else _in_words(kernel, xla)
+
+
+def _is_of_constants(graph: Graph, var: Var) -> bool:
+    """Is it made of literals alone, as the derivative of what is linear?"""
+    eqns = [graph.eqns[k] for k in graph.needed([var])]
+    return bool(eqns) and all(e.primitive.name != "iota" and set(variables(e.invars)) <= graph.producer.keys() for e in eqns)
 
 
 def _in_loops(stencil: Stencil) -> tuple[float, float]:
