@@ -1,0 +1,81 @@
+"""What JAX would make of a function, looked up in a graph: equation by equation, by primitive, parameters and operands."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from jax.extend.core import JaxprEqn, Literal
+
+from ..tracing.jaxprs import depending_on, variables
+from .graph import Graph, reached
+
+Atom = Any
+"""A variable of the graph, or what a number or an array without elements is; None of what is not there."""
+
+
+class Lookup:
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self._of = defaultdict[Any, list[JaxprEqn]](list)
+        for eqn in graph.eqns:
+            if eqn.outvars and not eqn.effects:
+                for operands in {tuple(map(atom, eqn.invars)), tuple(map(kind, eqn.invars))}:
+                    self._of[_name(eqn), *operands].append(eqn)
+
+    def there(
+        self, inside: set[int], eqn: JaxprEqn, operands: Sequence[Atom], sizes: tuple[int, int] | None = None
+    ) -> Sequence[Atom]:
+        """The results of this equation on these operands; its index joins those ``inside``. ``sizes``: on the second number of
+        elements, where the one that is given is on the first; what is the same for both may be, too."""
+        found = [e for e in self._of.get((_name(eqn), *operands), ()) if are_alike(eqn, e, sizes)]
+        if not found:
+            return [None] * len(eqn.outvars)
+        first = min(found, key=lambda e: sizes is not None and e is eqn)
+        inside.add(self.graph.producer[first.outvars[0]])
+        return first.outvars
+
+
+def atom(v: Any) -> Atom:
+    return (str(v.val), str(v.aval)) if isinstance(v, Literal) else v
+
+
+def kind(v: Any) -> Atom:
+    """Arrays without elements are the same if their shapes are."""
+    return (v.aval.shape, v.aval.dtype) if 0 in getattr(v.aval, "shape", ()) else atom(v)
+
+
+def follow(eqns: Iterable[JaxprEqn], known: dict[Any, Atom], there: Callable[[JaxprEqn, Sequence[Atom]], Sequence[Atom]]) -> None:
+    """Adds to the ``known`` atoms those of what equations make of them."""
+    for eqn in eqns:
+        operands = [atom(v) if isinstance(v, Literal) else known.get(v) for v in eqn.invars]
+        known.update(zip(eqn.outvars, there(eqn, operands), strict=True))
+
+
+def between(graph: Graph, starts: Iterable[Any], outs: Sequence[Any]) -> tuple[list[JaxprEqn], list[Any]]:
+    """The equations that make ``outs`` of ``starts``, and broadcasts for them; and the variables that they read besides."""
+    starts = set(starts)
+    depend = depending_on(graph.jaxpr, starts) - starts
+
+    def is_ours(v: Any) -> bool:
+        return v in depend or (v not in starts and graph.name_of(v) == "broadcast_in_dim")
+
+    made = [v for v in reached(outs, lambda v: graph.operands_of(v) if is_ours(v) else ()) if is_ours(v)]
+    eqns = [graph.eqns[k] for k in sorted({graph.producer[v] for v in made})]
+    own = starts.union(*(eqn.outvars for eqn in eqns))
+    return eqns, list(dict.fromkeys(v for eqn in eqns for v in variables(eqn.invars) if v not in own))
+
+
+def _name(eqn: JaxprEqn) -> str:
+    return eqn.primitive.name.removesuffix("_any")  # derivatives are added by another primitive
+
+
+def are_alike(a: JaxprEqn, b: JaxprEqn, sizes: tuple[int, int] | None = None) -> bool:
+    return a is b or (_name(a) == _name(b) and a.params.keys() == b.params.keys() and all(_same(p, b.params[k], sizes) for k, p in a.params.items()))
+
+
+def _same(p: Any, q: Any, sizes: tuple[int, int] | None) -> bool:
+    if isinstance(p, tuple) and isinstance(q, tuple) and len(p) == len(q):
+        return all(_same(x, y, sizes) for x, y in zip(p, q, strict=True))
+    return p is q or str(p) == str(q) or (isinstance(p, int) and (p, q) == sizes)
