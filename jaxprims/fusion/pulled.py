@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from ..tracing.jaxprs import assembled, structs
+from ..tracing.jaxprs import structs
 from .graph import Graph, flat_graph
 from .lookup import Atom, Lookup, are_alike, between, follow
 
@@ -27,28 +27,25 @@ class Pulled(NamedTuple):
     """``begins``: the cotangents of a tree's results, in the order of these; ``results``: the variables that are those of its
     leaves, with the sum of ``more`` in each; ``inside``: the equations."""
 
-    begins: tuple[Any, ...]
-    results: tuple[Any, ...]
-    more: tuple[tuple[Any, ...], ...]
-    inside: frozenset[int]
+    begins: Sequence[Any]
+    results: list[Any]
+    more: list[list[Any]]
+    inside: set[int]
 
 
-def pulled(
-    lookup: Lookup, leaves: Sequence[Any], outs: Sequence[Any], known: Callable[..., Any] | None = None
-) -> Pulled | None:
+def pulled(lookup: Lookup, leaves: Sequence[Any], outs: Sequence[Any], known: Callable[..., Any] | None = None) -> Pulled | None:
     """The gradient of what makes ``outs`` of ``leaves``; ``known``: a function of these that does."""
     if not all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in (*leaves, *outs)):
         return None
-    eqns, captured = between(lookup.graph, leaves, outs)
-    written = jaxpr_as_fun(ClosedJaxpr(assembled([], [*leaves, *captured], outs, eqns), []))
+    written, captured = between(lookup.graph, leaves, outs)
     found = None if known is None else _found(lookup, known, leaves, [], outs)
-    return found or _found(lookup, written, leaves, captured, outs)
+    return found or _found(lookup, jaxpr_as_fun(ClosedJaxpr(written, [])), leaves, captured, outs)
 
 
 def _found(
     lookup: Lookup, function: Callable[..., Any], leaves: Sequence[Any], captured: Sequence[Any], outs: Sequence[Any]
 ) -> Pulled | None:
-    """What JAX makes of its gradient, in the graph."""
+    """What JAX makes of its gradient, in the graph, behind all that it is made of."""
 
     def gradient(xs: Sequence[Any], more: Sequence[Any], begins: Sequence[Any]) -> Sequence[Any]:
         _, pull = jax.vjp(lambda *xs: function(*xs, *more), *xs)
@@ -58,15 +55,13 @@ def _found(
         made = flat_graph(jax.make_jaxpr(gradient)(structs(leaves), structs(captured), structs(outs)))
     except Exception:  # of what has none
         return None
-    graph, given = lookup.graph, dict(zip(made.jaxpr.invars, [*leaves, *captured], strict=False))
-    begins = made.jaxpr.invars[len(given) :]
-    for choice in itertools.islice(itertools.product(*(_candidates(lookup, made, v) for v in begins)), MOST_TRIED):
-        found = _matched(lookup, made, given | dict(zip(begins, choice, strict=True)))
+    candidates = [_candidates(lookup, made, v) for v in made.jaxpr.invars[-len(outs) :]]
+    for begins in itertools.islice(itertools.product(*candidates), MOST_TRIED):
+        found = _matched(lookup, made, leaves, captured, begins)
         if found is not None:
-            results, more, inside = found
-            first = min(graph.producer[v] for v in results)
-            if all(graph.producer.get(v, -1) < first for v in (*choice, *itertools.chain(*more))):
-                return Pulled(choice, tuple(results), tuple(more), frozenset(inside))
+            place = {v: lookup.graph.producer.get(v, -1) for v in (*outs, *begins, *itertools.chain(*found.more))}
+            if max(place.values()) < min(lookup.graph.producer[v] for v in found.results):
+                return found
     return None
 
 
@@ -80,25 +75,22 @@ def _candidates(lookup: Lookup, made: Graph, begin: Any) -> Iterator[Any]:
             yield from dict.fromkeys(v for v in same if not isinstance(v, Literal) and v.aval.shape == begin.aval.shape)
 
 
-def _matched(
-    lookup: Lookup, made: Graph, known: dict[Any, Atom]
-) -> tuple[list[Any], list[tuple[Any, ...]], set[int]] | None:
+def _matched(lookup: Lookup, made: Graph, leaves: Sequence[Any], captured: Sequence[Any], begins: Sequence[Any]) -> Pulled | None:
     """The variables of the graph that are what is made, with what else is added to them; and their equations."""
+    known: dict[Any, Atom] = dict(zip(made.jaxpr.invars, (*leaves, *captured, *begins), strict=True))
     summed = [_summands(made, v) for v in made.jaxpr.outvars]
-    within, inside = {k for _, adding in summed for k in adding}, set[int]()
-    eqns = [eqn for k, eqn in enumerate(made.eqns) if k not in within]
-    follow(eqns, known, functools.partial(lookup.there, inside))
-    results, more = list[Any](), list[tuple[Any, ...]]()
-    for summands, _ in summed:
-        mine = [known[v] for v in summands]
+    added = set[int]().union(*(adding for _, adding in summed))
+    found = Pulled(begins, [], [], set())
+    follow([eqn for k, eqn in enumerate(made.eqns) if k not in added], known, functools.partial(lookup.there, found.inside))
+    for mine in [[known[v] for v in summands] for summands, _ in summed]:
         total = None if None in mine else _total(lookup.graph, mine)
         if total is None:
             return None
         every, adding = _summands(lookup.graph, total)
-        inside |= adding
-        results.append(total)
-        more.append(tuple(v for v in every if v not in mine))
-    return results, more, inside
+        found.inside.update(adding)
+        found.results.append(total)
+        found.more.append([v for v in every if v not in mine])
+    return found
 
 
 def _summands(graph: Graph, total: Any) -> tuple[list[Any], set[int]]:
@@ -121,7 +113,7 @@ def _total(graph: Graph, summands: Sequence[Any]) -> Any:
     while True:
         if set(summands) <= set(_summands(graph, v)[0]):
             return v if v in graph.producer else None
-        users = graph.users[v]
+        users = graph.users.get(v, [])
         if len(users) != 1 or users[0] < 0 or graph.eqns[users[0]].primitive.name != "add_any":
             return None
         (v,) = graph.eqns[users[0]].outvars

@@ -17,13 +17,11 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive
 
 from ..api.scan import scan
-from ..operators.classify import is_associative
 from ..primitives.avals import typed
 from ..primitives.ordered.scan_xla import CUMULATIVE, STEPS
-from ..tracing.emit import Unsupported
 from ..tracing.jaxprs import depending_on, run_equation, structs
 from .graph import OUTSIDE, Graph, with_equations
-from .lookup import Atom, Lookup, follow, kind
+from .lookup import Atom, Lookup, follow, without_elements
 from .neighbours import Combining, combining
 from .pulled import Pulled, pulled
 
@@ -51,27 +49,19 @@ def scanned_in_order(graph: Graph, with_names: bool = True) -> ClosedJaxpr | Non
     """The function with a scan in place of each such tree; None if there are none. ``with_names``: with JAX's own where there is
     one by such an operator."""
     trees = list(_trees(graph))
-    if not trees:
-        return None
-    made_by = {v: (tree, i) for tree in trees for i, v in tree.outs.items()}
-    pulled_by = {v: (tree, g, i) for tree in trees if (g := tree.gradient) for i, v in enumerate(g.results)}
+    parts = {v: functools.partial(tree.scanned, with_names) for tree in trees for v in tree.outs.values()}
+    parts |= {v: tree.pulled for tree in trees if tree.gradient is not None for v in tree.gradient.results}
     made: dict[Any, Any] = {}
 
     def equation(eqn: JaxprEqn, operands: Sequence[Any], value: Callable[[Any], Any]) -> Sequence[Any]:
         out: Any = eqn.outvars[0] if eqn.outvars else None
-        if out in made_by:
-            tree, i = made_by[out]
-            if tree not in made:
-                made[tree] = tree.scanned(value, with_names)
-            return [typed(made[tree][i], out.aval)]
-        if out in pulled_by:
-            tree, gradient, i = pulled_by[out]
-            if gradient not in made:
-                made[gradient] = tree.pull([value(x) for x in gradient.begins])
-            return [typed(functools.reduce(lax.add, [*map(value, gradient.more[i]), made[gradient][i]]), out.aval)]
-        return run_equation(eqn, operands)
+        if out not in parts:
+            return run_equation(eqn, operands)
+        if out not in made:
+            made.update(parts[out](value))
+        return [typed(made[out], out.aval)]
 
-    return with_equations(graph, equation)
+    return with_equations(graph, equation) if trees else None
 
 
 def with_rule(eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
@@ -85,23 +75,21 @@ def with_rule(eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
 def _trees(graph: Graph) -> Iterator[_Tree]:
     """The outermost ones."""
     levels = {v: level for eqn in graph.eqns for v in eqn.outvars[:1] if (level := _level(graph, v)) is not None}
-    lookup = Lookup(graph) if levels else None
-    inside = set[int]()
+    lookup, inside = Lookup(graph), set[int]()
     for out, (x, axis, odd) in reversed(levels.items()):
-        if lookup is None or x.aval.shape[axis] < FEWEST or graph.producer[out] in inside:
+        if x.aval.shape[axis] < FEWEST or graph.producer[out] in inside:
             continue
         elements = [x]
         while odd in levels:
             x, _, odd = levels[odd]
             elements.append(x)
-        try:
-            tree = _Tree(lookup, combining(graph, axis, [*elements, odd]))
+        function = combining(graph, axis, [*elements, odd])
+        if function is not None and function.is_associative:
+            tree = _Tree(lookup, function)
             if tree.makes(out):
                 inside |= tree.inside
                 if tree.is_worth_a_scan():
                     yield tree
-        except Unsupported:
-            continue
 
 
 def _level(graph: Graph, out: Any) -> tuple[Any, int, Any] | None:
@@ -122,16 +110,15 @@ def _level(graph: Graph, out: Any) -> tuple[Any, int, Any] | None:
 class _Tree:
     """``outs``: the results, by leaf; ``inside``: equations; ``gradient``: if that is there, too."""
 
-    def __init__(self, lookup: Lookup, one: Combining):
-        self.lookup, self.graph, self.combining = lookup, lookup.graph, one
-        self.leaves, self.axis = one.leaves, one.axis
+    def __init__(self, lookup: Lookup, function: Combining):
+        self.lookup, self.graph, self.function = lookup, lookup.graph, function
+        self.leaves, self.axis = function.leaves, function.axis
         self.outs: dict[int, Any] = {}
         self.inside = set[int]()
         self.gradient: Pulled | None = None
 
     def makes(self, out: Any) -> bool:
         """Is all of it there that makes this, and is that behind whatever it is made of?"""
-        self.combining.traced([self.axis])
 
         def scanned(*xs: Any) -> Any:
             return lax.associative_scan(lambda p, q: combined_p.bind(*p, *q), xs, axis=self.axis)
@@ -140,38 +127,35 @@ class _Tree:
         known: dict[Any, Atom] = dict(zip(made.invars, self.leaves, strict=True))
         follow(made.eqns, known, self._there)
         self.outs = {i: v for i, x in enumerate(made.outvars) if (v := known[x]) is not None}
-        needed = self.graph.needs(list(self.outs.values()))
-        after = depending_on(self.graph.jaxpr, self.leaves)
+        needed, after = self.graph.needs(list(self.outs.values())), depending_on(self.graph.jaxpr, self.leaves)
         self.inside = {k for k in self.inside if needed >> k & 1 and self.graph.eqns[k].outvars[0] in after}
         first = min((self.graph.producer[v] for v in self.outs.values()), default=0)
-        read = [*self.leaves, *self.combining.captured]
+        read = [*self.leaves, *self.function.captured]
         return out in self.outs.values() and all(self.graph.producer.get(v, -1) < first for v in read)
 
     def _there(self, eqn: JaxprEqn, operands: Sequence[Atom]) -> Sequence[Atom]:
         """What the graph makes of these by an equation, or by the unknown function."""
         if eqn.primitive is not combined_p:
             return self.lookup.there(self.inside, eqn, operands)
-        one, half, count = self.combining, self.leaves[0].aval.shape[self.axis] // 2, eqn.outvars[0].aval.shape[self.axis]
+        count, function = eqn.outvars[0].aval.shape[self.axis], self.function
         if count == 0:
-            return [*map(kind, eqn.outvars)]
-        known = {v: operands[which * len(self.leaves) + i] for v, (which, i) in one.slots.items()} | {v: v for v in one.captured}
-        follow(one.eqns, known, functools.partial(self.lookup.there, self.inside, sizes=(half, count)))
-        results = [known.get(v) for v in one.results]
-        if count == 1 and any(e.primitive.name == "dot_general" for e in one.eqns):
+            return [*map(without_elements, eqn.outvars)]
+        known: dict[Any, Atom] = {v: operands[which * len(self.leaves) + i] for v, (which, i) in function.slots.items()}
+        known |= {v: v for v in function.captured}
+        sizes = self.leaves[0].aval.shape[self.axis] // 2, count
+        follow(function.jaxpr.eqns, known, functools.partial(self.lookup.there, self.inside, sizes=sizes))
+        results = [known[v] for v in function.jaxpr.outvars]
+        if count == 1 and any(e.primitive.name == "dot_general" for e in function.jaxpr.eqns):
             slots = {v: divmod(k, len(self.leaves)) for k, v in enumerate(operands) if v is not None}
             for i in [i for i, v in enumerate(results) if v is None]:
-                results[i], eqns = one.made_of_one(self.graph, slots, i)
+                results[i], eqns = function.of_one(self.graph, slots, i, eqn.outvars[i].aval)
                 self.inside |= {self.graph.producer[e.outvars[0]] for e in eqns}
         return results
 
     def is_worth_a_scan(self) -> bool:
-        """Is its function associative, as far as that can be tried, and does nobody want the middle of it, but its own gradient,
-        which is there, too?"""
-        program, name = self.combining.program, self.combining.name
-        if program is None or not is_associative(program, len(program.results)):
-            return False
-        splits = name != "logaddexp" and any(e.primitive.name in _SPLITTING for e in self.combining.eqns)
-        outs = list(self.outs.values())
+        """Does nobody want the middle of it, but its own gradient, which is there, too?"""
+        name, outs = self.function.name, list(self.outs.values())
+        splits = name != "logaddexp" and any(e.primitive.name in _SPLITTING for e in self.function.jaxpr.eqns)
         if self._is_alone(self.inside, outs):
             return not (splits and self.graph.with_rules)
         if splits:
@@ -183,26 +167,22 @@ class _Tree:
 
     def _is_alone(self, inside: Collection[int], results: Collection[Any]) -> bool:
         """Does nobody else want what these equations make, but for the results and slices of the leaves?"""
-        eqns = [self.graph.eqns[k] for k in inside]
-        within = [
-            v for e in eqns if e.primitive.name != "slice" or e.invars[0] not in self.leaves for v in e.outvars if v not in results
-        ]
-        return all(u in inside or self._is_of_none(u) for v in within for u in self.graph.users.get(v, ()))
-
-    def _is_of_none(self, user: int) -> bool:
-        return user != OUTSIDE and all(v.aval.size == 0 for v in self.graph.eqns[user].outvars)
+        eqns = self.graph.eqns
+        within = [eqns[k] for k in inside if eqns[k].primitive.name != "slice" or eqns[k].invars[0] not in self.leaves]
+        users = {u for eqn in within for v in eqn.outvars if v not in results for u in self.graph.users.get(v, ())}
+        return all(u != OUTSIDE and all(v.aval.size == 0 for v in eqns[u].outvars) for u in users.difference(inside))
 
     # --- the scan
 
-    def scanned(self, value: Callable[[Any], Any], with_names: bool) -> dict[int, Any]:
+    def scanned(self, with_names: bool, value: Callable[[Any], Any]) -> dict[Any, Any]:
         """The results."""
-        leaves, captured, name = [*map(value, self.leaves)], [*map(value, self.combining.captured)], self.combining.name
+        leaves, captured, name = [*map(value, self.leaves)], [*map(value, self.function.captured)], self.function.name
         if name in CUMULATIVE and with_names and not self.gradient and leaves[0].size >= FEWEST_NAMED:
-            return {0: CUMULATIVE[name](leaves[0], axis=self.axis)}
+            return {self.outs[0]: CUMULATIVE[name](leaves[0], axis=self.axis)}
 
         def op(p: Sequence[Any], q: Sequence[Any]) -> tuple[Any, ...]:
             known = _OPERATORS.get(name)
-            return self.combining.of_lane(p, q, captured, [self.axis]) if known is None else (known(p[0], q[0]),)
+            return tuple(self.function(p, q, captured, [self.axis])) if known is None else (known(p[0], q[0]),)
 
         def function(*xs: Any) -> list[Any]:
             made = scan(xs, op, axis=self.axis)
@@ -212,8 +192,11 @@ class _Tree:
             results = function(*leaves)
         else:
             results, self._pull = jax.vjp(function, *leaves)
-        return dict(zip(self.outs, results, strict=True))
+        return dict(zip(self.outs.values(), results, strict=True))
 
-    def pull(self, begins: Sequence[Any]) -> Sequence[Any]:
-        """The leaves' cotangents, of the results'."""
-        return self._pull(list(begins))
+    def pulled(self, value: Callable[[Any], Any]) -> dict[Any, Any]:
+        """What is made of the gradient, and of what is added to it."""
+        assert self.gradient is not None
+        made, more = self._pull([*map(value, self.gradient.begins)]), self.gradient.more
+        sums = [functools.reduce(lax.add, [*map(value, also), x]) for x, also in zip(made, more, strict=True)]
+        return dict(zip(self.gradient.results, sums, strict=True))
