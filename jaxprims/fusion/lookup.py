@@ -73,7 +73,8 @@ def between(graph: Graph, starts: Sequence[Any], outs: Sequence[Any]) -> tuple[J
     made = [v for v in reached(outs, lambda v: graph.operands_of(v) if is_ours(v) else ()) if is_ours(v)]
     eqns = [graph.eqns[k] for k in sorted({graph.producer[v] for v in made})]
     own = {*starts, *(v for eqn in eqns for v in eqn.outvars)}
-    captured = list(dict.fromkeys(v for eqn in eqns for v in variables(eqn.invars) if v not in own))
+    read = [v for atoms in (*(eqn.invars for eqn in eqns), outs) for v in variables(atoms)]
+    captured = list(dict.fromkeys(v for v in read if v not in own))
     return assembled([], [*starts, *captured], outs, eqns), captured
 
 
