@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 
 from ..api.scan import scan
 from ..primitives.avals import typed
@@ -79,17 +79,21 @@ def _trees(graph: Graph) -> Iterator[_Tree]:
     for out, (x, axis, odd) in reversed(levels.items()):
         if x.aval.shape[axis] < FEWEST or graph.producer[out] in inside:
             continue
-        elements = [x]
+        elements, deeper = [x], list[int]()
         while odd in levels:
+            deeper.append(graph.producer[odd])
             x, _, odd = levels[odd]
             elements.append(x)
         function = combining(graph, axis, [*elements, odd])
-        if function is not None and function.is_associative:
-            tree = _Tree(lookup, function)
-            if tree.makes(out):
-                inside |= tree.inside
-                if tree.is_worth_a_scan():
-                    yield tree
+        if function is None or function.program is None:
+            continue
+        tree = _Tree(lookup, function) if function.is_associative else None
+        if tree is None:
+            inside.update(deeper[1:])  # not the next level: leaves that are one array here are others there
+        elif tree.makes(out):
+            inside |= tree.inside
+            if tree.is_worth_a_scan():
+                yield tree
 
 
 def _level(graph: Graph, out: Any) -> tuple[Any, int, Any] | None:
@@ -107,6 +111,12 @@ def _level(graph: Graph, out: Any) -> tuple[Any, int, Any] | None:
     return first.invars[0], axes[0], odd
 
 
+@functools.lru_cache(maxsize=64)
+def _scan_by_unknown(axis: int, *leaves: jax.ShapeDtypeStruct) -> Jaxpr:
+    """What JAX traces for arrays like these and an unknown function."""
+    return jax.make_jaxpr(lambda *xs: lax.associative_scan(lambda p, q: combined_p.bind(*p, *q), xs, axis=axis))(*leaves).jaxpr
+
+
 class _Tree:
     """``outs``: the results, by leaf; ``inside``: equations; ``gradient``: if that is there, too."""
 
@@ -119,11 +129,7 @@ class _Tree:
 
     def makes(self, out: Any) -> bool:
         """Is all of it there that makes this, and is that behind whatever it is made of?"""
-
-        def scanned(*xs: Any) -> Any:
-            return lax.associative_scan(lambda p, q: combined_p.bind(*p, *q), xs, axis=self.axis)
-
-        made = jax.make_jaxpr(scanned)(*structs(self.leaves)).jaxpr
+        made = _scan_by_unknown(self.axis, *structs(self.leaves))
         known: dict[Any, Atom] = dict(zip(made.invars, self.leaves, strict=True))
         follow(made.eqns, known, self._there)
         self.outs = {i: v for i, x in enumerate(made.outvars) if (v := known[x]) is not None}
