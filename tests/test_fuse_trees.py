@@ -187,6 +187,7 @@ def _by_hand(combine: Callable[[int, Any, Any], Any], x: jax.Array, depth: int =
 def test_trees_of_other_functions_are_none(count: int) -> None:
     x = _array(count)
     alike: Callable[..., Any] = lambda x: _by_hand(lambda _, a, b: a + b, x)  # noqa: E731
+    assert _is_found(alike, x)
     np.testing.assert_allclose(jp.fuse(alike)(x), jnp.cumsum(x), rtol=1e-5, atol=1e-6)
     for other in (
         lambda x: _by_hand(lambda depth, a, b: a + b if depth < 2 else a - b, x),
