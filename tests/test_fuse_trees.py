@@ -139,6 +139,16 @@ def test_gradients_in_the_function_are_scans(count: int) -> None:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-4), out, wanted)
 
 
+def test_gradients_of_a_batch_are_scans() -> None:
+    x = _array(3, 20)
+    gradient = jax.vmap(jax.grad(lambda a, b: jnp.sum(lax.associative_scan(_affine, (a, b))[1] ** 2), (0, 1)))
+    names = [e.primitive.name for e in Fused(jax.make_jaxpr(gradient)(x, x + 1)).graph.jaxpr.eqns]
+    assert sum(name == "pad" for name in names) < 6
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-4), jp.fuse(gradient)(x, x + 1), gradient(x, x + 1)
+    )
+
+
 def test_ties_are_divided_as_by_jax() -> None:
     x = jnp.zeros(12)
     for around in (lambda f: jp.fuse(jax.grad(f)), lambda f: jax.grad(jp.fuse(f))):
@@ -177,6 +187,7 @@ def _by_hand(combine: Callable[[int, Any, Any], Any], x: jax.Array, depth: int =
 def test_trees_of_other_functions_are_none(count: int) -> None:
     x = _array(count)
     alike: Callable[..., Any] = lambda x: _by_hand(lambda _, a, b: a + b, x)  # noqa: E731
+    assert _is_found(alike, x)
     np.testing.assert_allclose(jp.fuse(alike)(x), jnp.cumsum(x), rtol=1e-5, atol=1e-6)
     for other in (
         lambda x: _by_hand(lambda depth, a, b: a + b if depth < 2 else a - b, x),
@@ -185,6 +196,8 @@ def test_trees_of_other_functions_are_none(count: int) -> None:
         lambda x: _by_hand(lambda _, a, b: a + b + x[0], x),
         lambda x: _by_hand(lambda _, a, b: a + b[::-1], x),
         lambda x: _by_hand(lambda _, a, b: a + b * jnp.arange(a.shape[0]), x),
+        lambda x: _by_hand(lambda _, a, b: jnp.ones_like(a), x),
+        lambda x: _by_hand(lambda _, a, b: a + b if len(a) > 1 else a * b, x),
     ):
         np.testing.assert_allclose(jax.jit(jp.fuse(other))(x), jax.jit(other)(x), rtol=1e-5, atol=1e-6)
 
@@ -221,6 +234,26 @@ def test_one_behind_the_other() -> None:
     assert _is_found(in_order, x)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), jp.fuse(in_order)(x), in_order(x))
     np.testing.assert_allclose(jp.fuse(fn)(x)[1], fn(x)[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [8, 13])
+def test_of_the_same_leaves(count: int) -> None:
+    """Several trees of the same arrays; one of whose leaves is another's result; and one whose leaves are the same array."""
+    a, b = _array(count), _array(count)
+
+    def three(a: jax.Array, b: jax.Array) -> Any:
+        product = lax.associative_scan(jnp.multiply, a)
+        return lax.associative_scan(jnp.add, a), product, lax.associative_scan(_affine, (a, b))
+
+    def behind(a: jax.Array, b: jax.Array) -> Any:
+        return lax.associative_scan(_affine, (a, jnp.sin(lax.associative_scan(jnp.multiply, a)) + b))
+
+    def same(a: jax.Array, _: jax.Array) -> Any:
+        return lax.associative_scan(_affine, (a, a))
+
+    assert _is_found(three, a, b)
+    for fn in (three, behind, same):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), jp.fuse(fn)(a, b), fn(a, b))
 
 
 def test_in_loops_and_branches() -> None:

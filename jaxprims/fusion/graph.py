@@ -136,7 +136,7 @@ def with_equations(graph: Graph, equation: Equation) -> ClosedJaxpr:
     """The function with each of its equations done so."""
 
     def function(*args: Any) -> list[Any]:
-        known: dict[Var, Any] = {}
+        known: dict[Var, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))
         value = functools.partial(value_of, known=known)
 
         def one(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:

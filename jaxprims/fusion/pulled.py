@@ -6,16 +6,18 @@ equation by equation: if all of it is there, its results are the gradient.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from ..tracing.jaxprs import assembled, structs, variables
-from .graph import Graph, flat_graph, reached
+from ..tracing.jaxprs import structs
+from .graph import Graph, flat_graph
+from .lookup import Atom, Lookup, are_alike, between, follow
 
 MOST_TRIED = 16
 """Choices of arrays that may be what the gradient begins with."""
@@ -25,99 +27,70 @@ class Pulled(NamedTuple):
     """``begins``: the cotangents of a tree's results, in the order of these; ``results``: the variables that are those of its
     leaves, with the sum of ``more`` in each; ``inside``: the equations."""
 
-    begins: tuple[Any, ...]
-    results: tuple[Any, ...]
-    more: tuple[tuple[Any, ...], ...]
-    inside: frozenset[int]
+    begins: Sequence[Any]
+    results: list[Any]
+    more: list[list[Any]]
+    inside: set[int]
 
 
-def pulled(graph: Graph, leaves: Sequence[Any], outs: Sequence[Any], known: Callable[..., Any] | None = None) -> Pulled | None:
+def pulled(lookup: Lookup, leaves: Sequence[Any], outs: Sequence[Any], known: Callable[..., Any] | None = None) -> Pulled | None:
     """The gradient of what makes ``outs`` of ``leaves``; ``known``: a function of these that does."""
     if not all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in (*leaves, *outs)):
         return None
-    written, captured = _between(graph, leaves, outs)
-    table = {_key(e, map(_atom, e.invars)): e for e in graph.eqns if not e.effects}
-    for function, more in ((known, ()), (written, captured)):
-        found = None if function is None else _found(graph, table, function, leaves, more, outs)
-        if found is not None:
-            return found
-    return None
-
-
-def _between(graph: Graph, leaves: Sequence[Any], outs: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
-    """What makes some variables of others and of what it captures, as a function; and what that is."""
-
-    def makers(k: int) -> list[int]:
-        return [graph.producer[v] for v in variables(graph.eqns[k].invars) if v in graph.producer and v not in leaves]
-
-    eqns = [graph.eqns[k] for k in sorted(reached([graph.producer[v] for v in outs], makers))]
-    read = dict.fromkeys(v for eqn in eqns for v in variables(eqn.invars))
-    captured = [v for v in read if v not in graph.producer and v not in leaves]
-    return jaxpr_as_fun(ClosedJaxpr(assembled([], [*leaves, *captured], outs, eqns), [])), captured
+    written, captured = between(lookup.graph, leaves, outs)
+    found = None if known is None else _found(lookup, known, leaves, [], outs)
+    return found or _found(lookup, jaxpr_as_fun(ClosedJaxpr(written, [])), leaves, captured, outs)
 
 
 def _found(
-    graph: Graph, table: Mapping[Any, JaxprEqn], function: Callable[..., Any], leaves: Sequence[Any], more: Sequence[Any],
-    outs: Sequence[Any],
-) -> Pulled | None:  # fmt: skip
-    """What JAX makes of its gradient, in the graph."""
+    lookup: Lookup, function: Callable[..., Any], leaves: Sequence[Any], captured: Sequence[Any], outs: Sequence[Any]
+) -> Pulled | None:
+    """What JAX makes of its gradient, in the graph, behind all that it is made of."""
 
-    def gradient(xs: Sequence[Any], captured: Sequence[Any], begins: Sequence[Any]) -> Sequence[Any]:
-        _, pull = jax.vjp(lambda *xs: function(*xs, *captured), *xs)
+    def gradient(xs: Sequence[Any], more: Sequence[Any], begins: Sequence[Any]) -> Sequence[Any]:
+        _, pull = jax.vjp(lambda *xs: function(*xs, *more), *xs)
         return pull(list(begins))
 
     try:
-        made = flat_graph(jax.make_jaxpr(gradient)(structs(leaves), structs(more), structs(outs)))
+        made = flat_graph(jax.make_jaxpr(gradient)(structs(leaves), structs(captured), structs(outs)))
     except Exception:  # of what has none
         return None
-    given = dict(zip(made.jaxpr.invars, [*leaves, *more], strict=False))
-    begins = made.jaxpr.invars[len(given) :]
-    for choice in itertools.islice(itertools.product(*(_candidates(graph, made, v) for v in begins)), MOST_TRIED):
-        matched = _matched(graph, table, made, given | dict(zip(begins, choice, strict=True)))
-        if matched is not None:
-            results, more, inside = matched
-            first = min(graph.producer[v] for v in results)
-            if all(graph.producer.get(v, -1) < first for v in (*choice, *itertools.chain(*more))):
-                return Pulled(tuple(choice), tuple(results), tuple(more), frozenset(inside))
+    candidates = [_candidates(lookup, made, v) for v in made.jaxpr.invars[-len(outs) :]]
+    for begins in itertools.islice(itertools.product(*candidates), MOST_TRIED):
+        found = _matched(lookup, made, leaves, captured, begins)
+        if found is not None:
+            place = {v: lookup.graph.producer.get(v, -1) for v in (*outs, *begins, *itertools.chain(*found.more))}
+            if max(place.values()) < min(lookup.graph.producer[v] for v in found.results):
+                return found
     return None
 
 
-def _candidates(graph: Graph, made: Graph, begin: Any) -> Iterator[Any]:
+def _candidates(lookup: Lookup, made: Graph, begin: Any) -> Iterator[Any]:
     """What is used as the gradient first uses this."""
     for user in made.users.get(begin, [])[:1]:
         eqn = made.eqns[user] if user >= 0 else None
         if eqn is not None:
             at = eqn.invars.index(begin)
-            same = (e.invars[at] for e in graph.eqns if e.primitive is eqn.primitive and _text(e) == _text(eqn))
+            same = (e.invars[at] for e in lookup.graph.eqns if are_alike(eqn, e))
             yield from dict.fromkeys(v for v in same if not isinstance(v, Literal) and v.aval.shape == begin.aval.shape)
 
 
-def _matched(
-    graph: Graph, table: Mapping[Any, JaxprEqn], made: Graph, known: dict[Any, Any]
-) -> tuple[list[Any], list[tuple[Any, ...]], set[int]] | None:
+def _matched(lookup: Lookup, made: Graph, leaves: Sequence[Any], captured: Sequence[Any], begins: Sequence[Any]) -> Pulled | None:
     """The variables of the graph that are what is made, with what else is added to them; and their equations."""
+    known: dict[Any, Atom] = dict(zip(made.jaxpr.invars, (*leaves, *captured, *begins), strict=True))
     summed = [_summands(made, v) for v in made.jaxpr.outvars]
-    within, inside = {k for _, adding in summed for k in adding}, set[int]()
-    for index, eqn in enumerate(made.eqns):
-        if index in within:
-            continue
-        operands = [_atom(v) if isinstance(v, Literal) else known[v] for v in eqn.invars]
-        there = table.get(_key(eqn, operands))
-        if there is None:
-            return None
-        known.update(zip(eqn.outvars, there.outvars, strict=True))
-        inside.add(graph.producer[there.outvars[0]])
-    results, more = list[Any](), list[tuple[Any, ...]]()
-    for summands, _ in summed:
-        mine = [known[v] for v in summands]
-        total = _total(graph, mine)
+    added = set[int]().union(*(adding for _, adding in summed))
+    found = Pulled(begins, [], [], set())
+    follow([eqn for k, eqn in enumerate(made.eqns) if k not in added], known, functools.partial(lookup.there, found.inside))
+    for mine in [[known[v] for v in summands] for summands, _ in summed]:
+        total = None if None in mine else _total(lookup.graph, mine)
         if total is None:
             return None
-        every, adding = _summands(graph, total)
-        inside |= adding
-        results.append(total)
-        more.append(tuple(v for v in every if v not in mine))
-    return results, more, inside
+        every, adding = _summands(lookup.graph, total)
+        found.inside.update(adding)
+        found.results.append(total)
+        found.more.append([v for v in every if v not in mine])
+    return found
 
 
 def _summands(graph: Graph, total: Any) -> tuple[list[Any], set[int]]:
@@ -140,19 +113,7 @@ def _total(graph: Graph, summands: Sequence[Any]) -> Any:
     while True:
         if set(summands) <= set(_summands(graph, v)[0]):
             return v if v in graph.producer else None
-        users = graph.users[v]
+        users = graph.users.get(v, [])
         if len(users) != 1 or users[0] < 0 or graph.eqns[users[0]].primitive.name != "add_any":
             return None
         (v,) = graph.eqns[users[0]].outvars
-
-
-def _key(eqn: JaxprEqn, operands: Any) -> Any:
-    return eqn.primitive, _text(eqn), tuple(operands)
-
-
-def _text(eqn: JaxprEqn) -> str:
-    return str(sorted(eqn.params.items(), key=lambda item: item[0]))
-
-
-def _atom(v: Any) -> Any:
-    return (str(v.val), str(v.aval)) if isinstance(v, Literal) else v
