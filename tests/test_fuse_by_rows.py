@@ -36,7 +36,9 @@ SHAPES = ((5000, 8), (1250, 32), (50, 25, 32), (100, 400))
 def test_rows_are_reduced_in_one_function(name: str, shape: tuple[int, ...]) -> None:
     fn, x, y = LOSSES[name], X.reshape(shape), Y.reshape(shape)
     made = Fused(jax.make_jaxpr(fn)(x, y)).rewritten.kernels
-    if name != "all but one axis":  # of which there are few, or each is a row
+    if shape[-1] == 8:  # each row is an element of one reduction
+        assert len(made) == 1
+    elif name != "all but one axis":  # of which there are few, or each is a row
         assert made[0].body.sites[0].eqn.outvars[0].aval.shape == shape[:-1]
     same(jax.jit(fn)(x, y), jax.jit(jp.fuse(fn))(x, y))
     same(jax.grad(lambda x: fn(x, y).sum() * 1.0)(x), jax.grad(lambda x: jp.fuse(fn)(x, y).sum() * 1.0)(x), 1e-3)
