@@ -250,7 +250,8 @@ def why_not(body: Body) -> str | None:
         if _is_as_fast_in_xla(site, inside, each) and not (slow or narrow or body.given or _is_long(body, inside)):
             return "one reduction, whose arithmetic takes the time"
         wide = WIDE_COLUMNS <= math.prod(site.lanes) < math.prod(site.sizes)
-        if each < DEAR and wide and not body.given and _is_reduced_elsewhere(body):
+        cheap = each < (DEAR if site.kept else 1)
+        if cheap and wide and not body.given and _is_reduced_elsewhere(body):
             return "one reduction of columns that XLA goes through again"
         if len(site.sizes) - site.kept > 1 and any(_is_made_in_loops(body, var) for var, _ in body.streamed):
             return "XLA would make what others want once more, to lay it out for a kernel"
