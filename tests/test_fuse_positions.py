@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fused import kernels, same
+from jax import export
 
 import jaxprims as jp
 from jaxprims.fusion.call import Fused
@@ -79,6 +80,16 @@ def test_in_loops_and_derivatives() -> None:
     same(loop(1.5), jp.fuse(loop)(1.5))
     for grad in (jax.grad(jp.fuse(f)), jp.fuse(jax.grad(f))):
         same(jax.grad(f)(1.5), grad(1.5))
+
+
+def test_sizes_that_are_not_known() -> None:
+    (n,) = export.symbolic_shape("n", constraints=["n >= 3"])
+    fn = lambda x: jnp.sum(x[1:] * jnp.arange(x.shape[0])[1:]) + jnp.sum(x * jnp.arange(x.shape[0])[::-1])  # noqa: E731
+    exported = export.export(jax.jit(jp.fuse(fn)))(jax.ShapeDtypeStruct((n,), jnp.float32))
+    x = jnp.arange(50.0)
+    same(fn(x), exported.call(x))
+    closed = jax.make_jaxpr(fn)(jax.ShapeDtypeStruct((n,), jnp.float32))
+    assert not any("a fault" in line for line in Fused(closed).in_words())
 
 
 def test_one_number_along_an_axis_is_none_of_several() -> None:

@@ -23,7 +23,7 @@ FEWEST = 2**10
 
 def drawn_by_position(graph: Graph) -> ClosedJaxpr | None:
     """The function with random bits so; None if there are none. GPUs have their own kernel for all rounds."""
-    if graph.with_rules or jax.default_backend() != "cpu" or not jax.config.jax_threefry_partitionable:
+    if graph.with_rules or jax.default_backend() != "cpu" or not getattr(jax.config, "jax_threefry_partitionable", True):
         return None
     bits = {id(eqn) for eqn in graph.eqns if _is_drawn(eqn)}
     if not bits:

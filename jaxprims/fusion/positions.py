@@ -45,7 +45,7 @@ def of_positions(graph: Graph) -> ClosedJaxpr | None:
 
 
 def _once(graph: Graph) -> ClosedJaxpr | None:
-    rules = {id(e): rule for e in graph.eqns if (rule := _RULES.get(e.primitive.name, _none)(graph, e)) is not None}
+    rules = {id(e): rule for e in graph.eqns if _is_sized(e) and (rule := _RULES[e.primitive.name](graph, e)) is not None}
     if not rules:
         return None
 
@@ -56,8 +56,9 @@ def _once(graph: Graph) -> ClosedJaxpr | None:
     return with_equations(graph, equation)
 
 
-def _none(graph: Graph, eqn: JaxprEqn) -> None:
-    return None
+def _is_sized(eqn: JaxprEqn) -> bool:
+    """Is it one of those, of known sizes?"""
+    return eqn.primitive.name in _RULES and all(isinstance(n, int) for v in (*eqn.invars, *eqn.outvars) for n in v.aval.shape)
 
 
 def _slice(graph: Graph, eqn: JaxprEqn) -> Made | None:
@@ -85,7 +86,7 @@ def _concatenate(graph: Graph, eqn: JaxprEqn) -> Made | None:
     """Of one such function, and single numbers around it."""
     axis, shape = eqn.params["dimension"], eqn.outvars[0].aval.shape
     sizes = [v.aval.shape[axis] for v in eqn.invars]
-    if any(not isinstance(n, int) for n in sizes) or sum(n > 1 for n in sizes) != 1 or min(sizes) < 1 or len(sizes) > 3:
+    if sum(n > 1 for n in sizes) != 1 or min(sizes) < 1 or len(sizes) > 3:
         return None
     starts = [sum(sizes[:k]) for k in range(len(sizes))]
     first = max(range(len(sizes)), key=lambda k: sizes[k])
