@@ -79,7 +79,8 @@ jnp.where(jnp.arange(x.shape[-1]) < i[..., :1], x, -jnp.inf).max(-1) ;; jnp.sum(
 jnp.arange(v.size) - lax.cummax(jnp.where(v != jnp.roll(v, 1), jnp.arange(v.size), 0))
 jnp.histogram(x, 7)[0] ;; x.at[i].apply(jnp.abs) ;; x - jnp.arange(x.shape[-1])[::-1] ;; v[2:] * jnp.arange(v.size)[2:]
 jnp.sum(jnp.arange(v.size) % 5 == d) ;; jnp.cumsum(jnp.arange(v.size) % 7)[::3] ;; x + jnp.r_[d, jnp.arange(x.shape[-1] - 1)]
-x + jax.random.randint(jax.random.key(d), x.shape, -3, 4) ;; jnp.where(jax.random.bernoulli(jax.random.key(2), 0.5, x.shape), x, 0)
+x + jax.random.randint(jax.random.key(d), x.shape, -3, 4)
+jnp.where(jax.random.bernoulli(jax.random.key(2), 0.5, m.shape), x, 0)
 jnp.max(jax.random.bits(jax.random.key(d), v.shape)) ;; v[jax.random.randint(jax.random.key(1), (9,), 0, v.size)]
 jnp.sum(x - x.sum(-1, keepdims=True)) ;; jnp.max(jnp.where(m, x - x.min(-1, keepdims=True), 0))
 jax.ops.segment_sum(jnp.ones(v.size), jnp.cumsum(v > 1), 40) ;; jnp.sum(jax.nn.one_hot(i, 9), k) ;; x.at[i % 3].set(x[:1])
