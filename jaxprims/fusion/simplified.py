@@ -5,8 +5,8 @@ A quotient by a constant, or by what many elements share, is a product with its 
 multiplied, or added, before, where the installed XLA does so; squares and cubes are products; a product with a mask is a choice,
 which does not see what is infinite where the mask is false; a fold by a function that has a primitive is that primitive; a
 reduction along axes of one number is that number, and what is multiplied as matrices with a single number is a product of
-numbers; what is converted to f32 straight after arithmetic in bf16 is not rounded between (a function that takes time is made once,
-in f32, for who wants it rounded, too).
+numbers; what is converted to f32 straight after arithmetic in bf16 is not rounded between (a function that
+takes time is made once, in f32, for who wants it rounded, too).
 
 What is returned negated, and wanted otherwise too (the gradients of a difference), is made of the result: that is there, however
 dear it was, and XLA removes two negations.
