@@ -121,7 +121,9 @@ def test_every_parameter_that_jax_gives_is_known() -> None:
                 assert not unknown, f"{name} has the parameters {unknown}: rules must take account of them"
                 seen.add(name)
     elsewhere = {name for name in HANDLED if name not in seen}  # of complex numbers, of fuse, and of other versions of JAX
-    named = set("log2 polynomial expand_dims random_at random_wrap reduce_xor iota_2x32_shape tile stack unstack reduce_and".split())
+    named = set(
+        "log2 polynomial expand_dims random_at random_wrap reduce_xor iota_2x32_shape tile stack unstack reduce_and".split()
+    )
     assert elsewhere <= named | {n for n in HANDLED if n.startswith("scatter")}, elsewhere
 
 
