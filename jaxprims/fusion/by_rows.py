@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from ..tracing.jaxprs import run_equation
@@ -19,10 +20,10 @@ from .sites import find_sites
 
 def reduced_by_rows(graph: Graph) -> ClosedJaxpr | None:
     """The function with such reductions so; None if there are none. Derivatives are taken of it as it was: at ties of extremes
-    they would be others."""
+    they would be others. On GPUs functions of rows are XLA's."""
     reductions = {k: e for k, e in enumerate(graph.eqns) if e.primitive.name in REDUCTIONS}
     ranks = {e.invars[0].aval.ndim - len(e.params["axes"]) for e in reductions.values()}  # of what is left
-    if graph.with_rules or len(ranks) < 2:
+    if graph.with_rules or len(ranks) < 2 or jax.default_backend() != "cpu":
         return None
     found = {k: rows for rows in groups_of(graph) for k in rows.members}
     sites = {s.index: s for s in find_sites(graph)}
