@@ -9,13 +9,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive
+from jax.extend.random import threefry2x32_p
+from jax.interpreters import batching, mlir
 
+from ..primitives.batches import batch_axes_first, members
 from ..tracing.jaxprs import run_equation
 from ..tracing.keys import threefry_dtype
-from ..tracing.random import random_at_p
+from ..tracing.random import joined
 from .graph import Graph, with_equations
+
+random_at_p = Primitive("random_at")
+"""``random_at_p.bind(k0, k1, at, bit_width=...)``: an elementwise function of a key's two words and of positions, all of one shape
+(``tracing.random.random_at``); for XLA, what ``jax.random.bits`` does."""
 
 FEWEST = 2**10
 """Numbers of a key below which they are XLA's."""
@@ -51,3 +59,21 @@ def _drawn(eqn: JaxprEqn, keys: Any) -> Any:
             at = at + lax.broadcasted_iota(jnp.uint32, out, first + axis) * jnp.uint32(math.prod(mine[axis + 1 :]))
     k0, k1 = (lax.broadcast_in_dim(words[..., k], out, range(first)) for k in range(2))
     return random_at_p.bind(k0, k1, at, bit_width=eqn.params["bit_width"])
+
+
+def _by_jax(k0: Any, k1: Any, at: Any, bit_width: int) -> Any:
+    high, low = threefry2x32_p.bind(k0, k1, jnp.zeros_like(at), at)
+    return joined(high, low, bit_width)
+
+
+def _batched(operands: Any, dims: Any, bit_width: int) -> tuple[Any, int]:
+    """Those without vmap's axis are the same along it."""
+    first, n = batch_axes_first(operands, dims), members(operands, dims)
+    wide = [jnp.broadcast_to(x, (n, *x.shape)) if d is None else x for x, d in zip(first, dims, strict=True)]
+    return random_at_p.bind(*wide, bit_width=bit_width), 0
+
+
+random_at_p.def_impl(jax.jit(_by_jax, static_argnames="bit_width"))
+batching.primitive_batchers[random_at_p] = _batched
+random_at_p.def_abstract_eval(lambda k0, k1, at, bit_width: jax.core.ShapedArray(at.shape, np.dtype(f"uint{bit_width}")))
+mlir.register_lowering(random_at_p, mlir.lower_fun(_by_jax, multiple_results=False))

@@ -50,14 +50,12 @@ ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh pow rem 
 ONE_BY_ONE_F64 = ONE_BY_ONE | frozenset("erf asinh acosh atanh".split())
 """Functions of which XLA has no vectors: kernels take a tenth to half of its time; of remainders of floats a fiftieth."""
 
-RANDOM = 0.5
-"""The same of random bits, for which XLA goes round by round through memory."""
-
 MAPPED = {**dict.fromkeys(ONE_BY_ONE - {"cosh"}, 1.0), "sinh": 0.5, "pow": 0.5}
 MAPPED_F64 = dict.fromkeys(ONE_BY_ONE_F64, 1.0) | dict.fromkeys("sinh cosh pow asinh log log1p expm1".split(), 0.5)
 MAPPED_COMPLEX = {"log": 1.0, "pow": 1.0, "exp": 0.5, "sqrt": 0.5}
+MAPPED_INTEGERS = {"random_at": 0.5}
 """Those of a map, by what it saves in calls of a sine: logarithms of f64 XLA has in vectors where it reduces them, not in loops
-that write them."""
+that write them; for random bits it goes round by round through memory."""
 
 FEWEST_MAPPED, FEWEST_MAPPED_IN_A_LOOP = 2**12, 2**10
 """Such calls that XLA has made before a kernel, which does nothing else, has been called; by a loop, where no other thread has to
@@ -84,22 +82,19 @@ _RESHAPES = frozenset("reshape squeeze expand_dims".split())
 
 def is_one_by_one(eqn: JaxprEqn) -> bool:
     """Is it a function of floats of which XLA has no vectors, or random bits?"""
-    if eqn.primitive.name == "random_at":
-        return True
     dtype = eqn.outvars[0].aval.dtype
-    names = ONE_BY_ONE_F64 if dtype == jnp.float64 else ONE_BY_ONE
-    return eqn.primitive.name in names and jnp.issubdtype(dtype, jnp.floating)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return eqn.primitive.name in MAPPED_INTEGERS
+    return eqn.primitive.name in (ONE_BY_ONE_F64 if dtype == jnp.float64 else ONE_BY_ONE)
 
 
 def calls(eqn: JaxprEqn) -> float:
     """That a map saves for a number, of sines."""
-    if eqn.primitive.name == "random_at":
-        return RANDOM
     dtype = eqn.outvars[0].aval.dtype
     if jnp.issubdtype(dtype, jnp.complexfloating):
         table = MAPPED_COMPLEX
     else:
-        table = MAPPED_F64 if dtype == jnp.float64 else MAPPED if jnp.issubdtype(dtype, jnp.floating) else {}
+        table = MAPPED_F64 if dtype == jnp.float64 else MAPPED if jnp.issubdtype(dtype, jnp.floating) else MAPPED_INTEGERS
     return table.get(eqn.primitive.name, 0)
 
 

@@ -13,9 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
-from jax.extend.random import threefry2x32_p, threefry_prng_impl
-from jax.interpreters import batching, mlir
+from jax.extend.random import threefry_prng_impl
 
 from .emit import Unsupported
 from .keys import is_key
@@ -38,39 +36,16 @@ def threefry(k0: jax.Array, k1: jax.Array, x0: jax.Array, x1: jax.Array) -> Word
     return x0, x1
 
 
-random_at_p = Primitive("random_at")
-"""``random_at_p.bind(k0, k1, at, bit_width=...)``: what ``jax.random.bits`` has ``at`` a position of an array, of a key's two
-words, which have the positions' shape: an elementwise function."""
-
-
 def random_at(k0: jax.Array, k1: jax.Array, at: jax.Array, bit_width: int) -> jax.Array:
-    return _joined(*threefry(k0, k1, jnp.zeros_like(at), at), bit_width)
+    """What ``jax.random.bits`` has at a position of an array, of a key's two words."""
+    return joined(*threefry(k0, k1, jnp.zeros_like(at), at), bit_width)
 
 
-def _joined(high: jax.Array, low: jax.Array, bit_width: int) -> jax.Array:
+def joined(high: jax.Array, low: jax.Array, bit_width: int) -> jax.Array:
+    """A number of so many bits of two words."""
     if bit_width == 64:
         return high.astype(jnp.uint64) << jnp.uint64(32) | low.astype(jnp.uint64)
     return (high ^ low).astype(f"uint{bit_width}")
-
-
-def _by_jax(k0: jax.Array, k1: jax.Array, at: jax.Array, bit_width: int) -> jax.Array:
-    high, low = threefry2x32_p.bind(k0, k1, jnp.zeros_like(at), at)
-    return _joined(high, low, bit_width)
-
-
-def _batched(operands: Any, dims: Any, bit_width: int) -> tuple[jax.Array, int]:
-    """Those without vmap's axis are the same along it."""
-    size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
-    wide = [
-        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)
-    ]
-    return random_at_p.bind(*wide, bit_width=bit_width), 0
-
-
-random_at_p.def_impl(jax.jit(_by_jax, static_argnames="bit_width"))
-batching.primitive_batchers[random_at_p] = _batched
-random_at_p.def_abstract_eval(lambda k0, k1, at, bit_width: jax.core.ShapedArray(at.shape, np.dtype(f"uint{bit_width}")))
-mlir.register_lowering(random_at_p, mlir.lower_fun(_by_jax, multiple_results=False))
 
 
 def threefry2x32(e: Lowering, eqn: Any, *xs: Value) -> list[Array]:
