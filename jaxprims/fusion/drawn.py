@@ -22,7 +22,7 @@ from ..tracing.random import joined
 from .graph import Graph, with_equations
 
 random_at_p = Primitive("random_at")
-"""``random_at_p.bind(k0, k1, at, bit_width=...)``: an elementwise function of a key's two words and of positions, all of one shape
+"""``random_at_p.bind(k0, k1, at, bit_width=...)``: an elementwise function of a key's two words and of positions, of one shape
 (``tracing.random.random_at``); for XLA, what ``jax.random.bits`` does."""
 
 FEWEST = 2**10
