@@ -192,3 +192,19 @@ def test_two_steps_in_a_turn(length: int) -> None:
         same(f(*args), jp.fuse(f)(*args))
         assert turns(f, *args) == expected
     assert turns(alone, rows[:, :64]) == turns(lambda x: lax.fori_loop(0, 3, lambda _, c: normalised(c), x), rows) == [1]
+
+
+def test_loops_that_are_unrolled() -> None:
+    """As those of polynomials: steps in turn, of which a gradient's take what others have made without a stack of it."""
+    x, w = X.reshape(20, -1), Y[:7]
+    loss = lambda x, w: jnp.sum(jnp.polyval(w, x))  # noqa: E731
+    fused = Fused(jax.make_jaxpr(jax.grad(loss, (0, 1)))(x, w))
+    assert not any(e.primitive.name == "scan" for e in fused.graph.eqns)
+    assert max(v.aval.ndim for e in fused.graph.eqns for v in e.outvars) == 2
+    for fn in (
+        loss,
+        jax.grad(loss, (0, 1)),
+        lambda x, w: lax.scan(lambda c, y: (c + y, c * y), x[0], x, reverse=True, unroll=True),
+    ):
+        same(jax.jit(fn)(x, w), jax.jit(jp.fuse(fn))(x, w), 1e-4, 1e-3)
+    same(jax.jit(jax.grad(loss))(x, w), jax.grad(jp.fuse(loss))(x, w), 1e-4, 1e-3)

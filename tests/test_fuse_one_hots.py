@@ -91,6 +91,7 @@ MULTIPLIED = {
 }
 
 LEFT = {
+    "one position for all": lambda ids, x: jnp.sum((jnp.full((100, 64), ids[0]) == jnp.arange(1)).astype("float32"), 0),
     "few": lambda ids, x: hot(ids, FEWEST_POSITIONS - 1).sum(0),
     "few, multiplied": lambda ids, x: hot(ids, FEWEST_IN_PRODUCTS - 1).T @ x,
     "another at each": lambda ids, x: jnp.sum(jnp.where(is_at(ids), x[:, :1] * ROWS, 0), 0),

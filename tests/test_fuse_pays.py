@@ -12,6 +12,8 @@ import pytest
 from fused import N, X, kernels, same
 
 import jaxprims as jp
+from jaxprims.fusion.body import Body
+from jaxprims.fusion.call import Fused
 
 
 def _read(x: jax.Array) -> jax.Array:
@@ -414,6 +416,57 @@ def test_scans_of_rows_with_numbers_of_their_own(width: int, name: str) -> None:
     if "own sum" not in name:
         assert ("mul" in scan) == (width > 256)
     same(jax.jit(fn)(x, w, m), jax.jit(jp.fuse(fn))(x, w, m), 1e-5, 1e-4)
+
+
+def test_scans_of_columns_with_numbers_of_their_own() -> None:
+    """XLA makes what is scanned, and no scan."""
+    x, w = jnp.asarray(np.random.default_rng(0).normal(size=(6, 70, 20)), jnp.float32), jnp.arange(20.0)
+    for fn in (
+        lambda x, w: jnp.cumsum(x * w, 1),
+        lambda x, w: jax.lax.cummax(x - w, 1),
+        lambda x, w: jnp.cumsum(x * w[3:4], 1),
+    ):
+        assert "mul" not in taken_in(fn, x, w) and kernels(fn, x, w)
+        same(jax.jit(fn)(x, w), jax.jit(jp.fuse(fn))(x, w), 1e-5)
+
+
+NESTED: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "numbers of columns": ((40, 30, 8), (8,)),
+    "of columns of a batch": ((40, 30, 8), (40, 1, 8)),
+    "of rows": ((40, 30, 8), (40, 30, 1)),
+    "of the rows of all": ((40, 30, 8), (1, 30, 1)),
+    "of few rows": ((400, 5, 8), (400, 1, 8)),
+    "of few long rows": ((200, 4, 40), (200, 1, 40)),
+    "of a middle": ((9, 28, 10, 8), (28, 10, 1)),
+    "of two": ((9, 28, 10, 8), (9, 1, 10, 1)),
+    "of rows of 40": ((30, 40, 40), (40, 1)),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_sums_of_all_with_numbers_in_common(name: str) -> None:
+    """Short rows are elements, side by side where arrays go along them alike."""
+    shapes = NESTED[name]
+    x, w = (jnp.asarray(np.random.default_rng(k).normal(size=shape), jnp.float32) for k, shape in enumerate(shapes))
+    for fn in (
+        lambda x, w: jnp.sum(jnp.tanh(x * w)),
+        lambda x, w: (jnp.max(jnp.abs(x - w)), jnp.sum(x * w)),
+        lambda x, w: jnp.sum(jnp.exp(x - w), (-2, -1)),
+        lambda x, w: jnp.prod(1 + x * w * 1e-3),
+    ):
+        same(jax.jit(fn)(x, w), jax.jit(jp.fuse(fn))(x, w), 1e-4, 1e-4)
+    found = Fused(jax.make_jaxpr(lambda x, w: jnp.sum(jnp.tanh(x * w)))(x, w)).rewritten.kernels
+    assert bool(found) == (name != "of few long rows")
+    assert all(isinstance(k.body, Body) and k.body.combined for k in found)
+
+
+def test_reductions_of_what_reductions_and_sums_want() -> None:
+    """Of centred squares of what is made: nothing is written for others' sake."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(100, 64, 5)), jnp.float32)
+    for axis in (0, 1, 2):
+        fn = lambda x, axis=axis: jnp.sum(((y := x * x + 1) - y.mean(axis, keepdims=True)) ** 2)  # noqa: E731
+        assert len(kernels(fn, x)) == 2 - (axis == 2)
+        same(jax.jit(fn)(x), jax.jit(jp.fuse(fn))(x), 1e-4)
 
 
 def test_what_scans_take_in() -> None:

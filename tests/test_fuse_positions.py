@@ -92,6 +92,15 @@ def test_sizes_that_are_not_known() -> None:
     assert not any("a fault" in line for line in Fused(closed).in_words())
 
 
+@pytest.mark.parametrize("piece", [(slice(0, 0), slice(10, 50)), (slice(None), slice(7, 7)), (slice(0, 0), slice(0, 0))])
+def test_empty_slices(piece: tuple[slice, slice]) -> None:
+    def fn(x: Any) -> Any:
+        return (jnp.arange(100.0)[None] * 2)[piece], jax.lax.broadcasted_iota(jnp.int32, (100, 1), 0)[piece[::-1]], jnp.cumsum(x)
+
+    x = jnp.ones(20_000)
+    same(fn(x), jp.fuse(fn)(x))
+
+
 def test_one_number_along_an_axis_is_none_of_several() -> None:
     """Constants of one number are in the kernel."""
     fn = lambda x: jnp.sum(jnp.exp(x * jnp.linspace(2.0, 3.0, N)))  # noqa: E731

@@ -212,6 +212,18 @@ def test_one_number_of_each_row(mode: str) -> None:
     same(jax.jit(integers)(whole, at), jp.fuse(integers)(whole, at))
 
 
+def test_labels_to_be_ignored() -> None:
+    """Beyond a row's ends nothing is added to: of them no gradient comes, however they are read."""
+    at = LABELS.at[::3].set(-100 - N)
+
+    def loss(x: Any) -> Any:
+        return -jnp.mean(jax.nn.log_softmax(x)[jnp.arange(ROWS), at])
+
+    assert not np.any(jp.fuse(jax.grad(loss))(X)[::3])
+    for grad in (jp.fuse(jax.grad(loss)), jax.grad(jp.fuse(loss))):
+        same(jax.jit(jax.grad(loss))(X), grad(X))
+
+
 @pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "int64"])
 def test_positions_of_any_type(dtype: str, x64: None) -> None:

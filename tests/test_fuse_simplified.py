@@ -35,6 +35,7 @@ FORMS: dict[str, tuple[Callable[[Any], Any], int]] = {
     "a mask": (lambda x: x * (x > 0), 0),
     "a mask, and nothing below": (lambda x: (x > 0).astype(x.dtype) / 0.0, 0),
     "a mask, and what is infinite": (lambda x: (x > 0).astype(x.dtype) * np.inf * 2, 0),
+    "a mask of rows": (lambda x: x.reshape(-1, 100) * (x[:3000] > 0)[:, None], 0),
     "what does not fit": (lambda x: x * lax.convert_element_type(jnp.full(N, 300.7), np.int8).astype(x.dtype), 0),
 }
 
@@ -133,6 +134,31 @@ def test_counts_are_those_of_xla(name: str, dtype: Any) -> None:
         (got, *others), (wanted, *wanted_others) = fused(jnp.asarray(x, dtype)), plain(jnp.asarray(x, dtype))
         assert np.sum(np.abs(got - wanted)) <= few
         np.testing.assert_allclose(others, wanted_others, atol=few)
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_a_mask_of_rows_leaves_what_is_not_finite(spread: bool) -> None:
+    """XLA's products with one are no choices."""
+    x, mask = X.reshape(-1, 100).at[3, 5].set(jnp.inf), jnp.arange(N // 100) != 3
+    for fn in (
+        lambda x, m: jnp.sum(x * m, 1),
+        lambda x, m: jnp.cumsum(x * m, 1),
+        lambda x, m: jax.nn.softmax(x * m)[:, :3],
+    ):
+        of = lambda x, m, fn=fn: fn(x, jnp.broadcast_to(m[:, None], x.shape) if spread else m[:, None])  # noqa: E731
+        same(jax.jit(of)(x, mask), jp.fuse(of)(x, mask))
+
+
+def test_constants_that_are_flushed() -> None:
+    same(
+        jax.jit(lambda x: x / np.float32(1e-39))(X),
+        jax.jit(jp.fuse(lambda x: jnp.cumsum(x)[:0].sum() + x / np.float32(1e-39)))(X),
+    )
+
+
+def test_powers_of_complex_numbers() -> None:
+    z = X[:5000] + 1j
+    same(jax.jit(lambda z: jnp.sum(jnp.power(z, 2.0)))(z), jp.fuse(lambda z: jnp.sum(jnp.power(z, 2.0)))(z), 1e-3)
 
 
 def test_constants_are_combined_while_something_is_traced() -> None:

@@ -37,6 +37,9 @@ MOST_IN_ROW = 8192
 LONGEST_COMBINED, LONGEST_COMBINED_DEAR = 16, 100
 """Numbers of a row that is combined as one element; where arithmetic is :data:`DEAR`, for which vectors along it wait."""
 
+FEWEST_COMBINED = 16
+"""Rows that are alike in which arrays go along them, side by side, below which they fill no vectors."""
+
 MOST_UNROLLED = 4096
 """Additions for a row of those that lie side by side, each of which has code of its own."""
 
@@ -155,16 +158,30 @@ class Body:
         return max(own_numbers(x, k), own_numbers(y, other)) <= LARGEST_PRODUCT and (loops[0] == loops[1] or not all(loops))
 
     @functools.cached_property
-    def combines_rows(self) -> bool:
-        """Are a reduction's elements short rows? What is read once for a row would make a reduction of every row by itself."""
-        row = math.prod(self.sites[0].sizes[self.innermost :])
-        alone = self.innermost == self.batch + 1 and not self.counted and not any(s.positioned for s in self.sites)
-        if self.sites[0].family != "reduce" or not alone or row > LONGEST_COMBINED_DEAR:
-            return False
-        unrolled = self._unrolled(row)
-        if row > LONGEST_COMBINED:
-            return not self.repeated and DEAR * row <= unrolled <= MOST_UNROLLED
-        return not self.repeated or unrolled <= MOST_UNROLLED
+    def combined(self) -> tuple[int, int] | None:
+        """Of a reduction whose elements are short rows: the first of their loops, and that of the loops within the rows. None if
+        they are not: what is read once for a row would make a reduction of every row by itself."""
+        plain = self.sites[0].family == "reduce" and not self.counted and not any(s.positioned for s in self.sites)
+        first = self._alike(self.innermost) if self.few_alike else self.innermost
+        outer, row = self._alike(first), math.prod(self.sites[0].sizes[first:])
+        if not plain or first == self.batch or row > LONGEST_COMBINED_DEAR or self._are_few(outer, first):
+            return None
+        unrolled, nested = self._unrolled(row), outer > self.batch or first < self.innermost
+        if self.repeated and (nested or row > LONGEST_COMBINED):
+            return None
+        if unrolled > MOST_UNROLLED and (self.repeated or row > LONGEST_COMBINED):
+            return None
+        if row > LONGEST_COMBINED and not (self.few_alike or DEAR * row <= unrolled):
+            return None
+        return outer, first
+
+    @functools.cached_property
+    def few_alike(self) -> bool:
+        """Are there but a few rows side by side in those loops that all arrays go along, or not?"""
+        return self._are_few(self._alike(self.innermost), self.innermost)
+
+    def _are_few(self, outer: int, first: int) -> bool:
+        return outer > self.batch and math.prod(self.sites[0].sizes[outer:first]) < FEWEST_COMBINED
 
     @functools.cached_property
     def side_by_side(self) -> bool:
@@ -199,15 +216,17 @@ class Body:
     def times(self, index: int) -> float:
         """How many numbers an equation makes, in all."""
         sizes = self.sites[0].sizes
-        once = index in self.common and self.combines_rows
-        return self.numbers[index] * math.prod(sizes[: self.innermost] if once else sizes)
+        once = self.combined if index in self.common else None
+        return self.numbers[index] * math.prod(sizes[: once[1]] if once else sizes)
 
     @property
     def innermost(self) -> int:
         """The first of the innermost loops that every array read goes along together, or not at all."""
-        last = len(self.sites[0].sizes)
+        return self._alike(len(self.sites[0].sizes))
+
+    def _alike(self, last: int) -> int:
         for first in range(self.batch, last):
-            found = [sum(k >= first for k in labels) for _, labels in self.leaves]
+            found = [sum(first <= k < last for k in labels) for _, labels in self.leaves]
             if all(n in (0, last - first) for n in found):
                 return first
         return last - 1

@@ -52,4 +52,4 @@ def reduced_by_rows(graph: Graph) -> ClosedJaxpr | None:
 
 def _combines_rows(body: Body) -> bool:
     """Is it a kernel as it is, whose elements are short rows?"""
-    return body.combines_rows and why_not(body) is None
+    return body.combined is not None and why_not(body) is None

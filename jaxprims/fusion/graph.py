@@ -8,10 +8,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from ..tracing.jaxprs import CALLS, CHECKPOINTS, RULES, called, interpret, pruned, run_equation, value_of, variables
+from ..tracing.jaxprs import (
+    CALLS,
+    CHECKPOINTS,
+    RULES,
+    called,
+    equations_in,
+    interpret,
+    opened,
+    pruned,
+    run_equation,
+    value_of,
+    variables,
+)
 from ..tracing.labels import NUMBER_BY_NUMBER
 from .exact_loops import as_calls
 from .sorts import by_result
@@ -107,9 +120,8 @@ def flat_graph(
     """``with_rules``: calls that have rules of their own for derivatives stay calls. ``barriers``: what a checkpoint makes again
     is behind one; not in a loop's body, which makes nothing that was made before the loop."""
     calls = CALLS - RULES - CHECKPOINTS if with_rules else CALLS
-    inlined = jax.make_jaxpr(lambda *xs: _inlined(closed.jaxpr, closed.consts, xs, rewrite, calls, barriers))(
-        *(v.aval for v in closed.jaxpr.invars)
-    )
+    inlining = _Inlining(rewrite, calls, barriers)
+    inlined = jax.make_jaxpr(lambda *xs: inlining.of(closed.jaxpr, closed.consts, xs))(*(v.aval for v in closed.jaxpr.invars))
     jaxpr = by_result(as_calls(pruned(_shared(inlined.jaxpr))))
     eqns = jaxpr.eqns
     producer: dict[Var, int] = {}
@@ -177,21 +189,65 @@ def reached(starts: Iterable[Any], onward: Callable[[Any], Iterable[Any]]) -> It
             todo += onward(x)
 
 
-def _inlined(
-    jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], rewrite: Rewrite, calls: Collection[str], apart: bool
-) -> list[Any]:
-    def equation(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
-        inner = called(eqn) if eqn.primitive.name in calls else None
+@dataclasses.dataclass(frozen=True)
+class _Inlining:
+    """Calls done where they stand, and loops that JAX itself unrolls. ``apart``: behind barriers, where checkpoints want them;
+    ``stacked``: what steps have made, by the array's number, with the array, so that no other has it."""
+
+    rewrite: Rewrite
+    calls: Collection[str]
+    apart: bool
+    stacked: dict[int, tuple[Any, Sequence[Any]]] = dataclasses.field(default_factory=dict)
+
+    def of(self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+        return interpret(jaxpr, consts, args, self._equation)
+
+    def _equation(self, eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+        inner = called(eqn) if eqn.primitive.name in self.calls else None
         if inner is not None:
-            return _inlined(*inner, _apart(eqn, operands) if apart else operands, rewrite, calls, apart)
-        instead = rewrite(eqn)
+            return self.of(*inner, _apart(eqn, operands) if self.apart else operands)
+        if _is_unrolled(eqn):
+            return self._steps(eqn, operands)
+        instead = self.rewrite(eqn)
         if instead is None:
             return run_equation(eqn, operands)
         traced = {k: x for k, x in enumerate(operands) if isinstance(x, jax.core.Tracer)}  # other numbers stay known
         closed = jax.make_jaxpr(lambda xs: instead(*(xs.get(k, x) for k, x in enumerate(operands))))(traced)
-        return _inlined(closed.jaxpr, closed.consts, list(traced.values()), lambda eqn: None, calls, apart)
+        plain = dataclasses.replace(self, rewrite=lambda eqn: None)
+        return plain.of(closed.jaxpr, closed.consts, list(traced.values()))
 
-    return interpret(jaxpr, consts, args, equation)
+    def _steps(self, eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+        body, captured = opened(eqn.params["jaxpr"])
+        count, carried, steps = eqn.params["num_consts"], eqn.params["num_carry"], range(eqn.params["length"])
+        consts, carry, rows = operands[:count], operands[count : count + carried], operands[count + carried :]
+        parts = [self._parts(x) for x in rows]
+        made: list[dict[int, Any]] = [{} for _ in eqn.outvars[carried:]]
+        for k in reversed(steps) if eqn.params["reverse"] else steps:
+            out = self.of(body, captured, [*consts, *carry, *(p[k] for p in parts)])
+            carry = out[:carried]
+            for mine, x in zip(made, out[carried:], strict=True):
+                mine[k] = x
+        ordered = [[mine[k] for k in steps] for mine in made]
+        together = [jnp.stack(mine) for mine in ordered]
+        self.stacked.update((id(x), (x, mine)) for x, mine in zip(together, ordered, strict=True))
+        return [*carry, *together]
+
+    def _parts(self, x: Any) -> Sequence[Any]:
+        """What each step takes of an array; of one that steps have made, as it was."""
+        known = self.stacked.get(id(x))
+        return [lax.index_in_dim(x, k, keepdims=False) for k in range(x.shape[0])] if known is None else known[1]
+
+
+MOST_UNROLLED = 256
+"""Equations, of all steps of a loop."""
+
+
+def _is_unrolled(eqn: JaxprEqn) -> bool:
+    """Does JAX make no loop of it, as of a polynomial's coefficients, but all steps in turn?"""
+    if eqn.primitive.name != "scan" or eqn.effects or not isinstance(eqn.params["length"], int):
+        return False
+    steps = eqn.params["length"] * sum(1 for _ in equations_in(opened(eqn.params["jaxpr"])[0]))
+    return 0 < eqn.params["length"] <= int(eqn.params["unroll"]) and steps <= MOST_UNROLLED
 
 
 def _apart(eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:

@@ -60,23 +60,27 @@ def _reduction(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any
     first = body.innermost
     count = len(body.sites[0].sizes) - first
     op = _together(body.sites)
-    if body.combines_rows:
-        return _typed(body, (x[0] for x in _of_rows(body, read, op)))
+    if body.combined:
+        out = _combined(_of_rows(body, read, op, *body.combined), op, range(body.batch, body.combined[0]))
+        return _typed(body, (x[0] for x in out))
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
         return reduce(elements, op, axis=tuple(range(count)), map=f)
 
-    out = _over_rows(body, read, first, row)
-    between = tuple(range(body.batch, first))
-    out = reduce(out, op, axis=between) if between else out
+    out = _combined(_over_rows(body, read, first, row), op, range(body.batch, first))
     return _typed(body, (x[-1] for x in out))  # of a pair its position
 
 
-def _of_rows(body: Body, read: Sequence[Any], op: Callable[..., Any]) -> Any:
-    """A reduction whose elements are short rows, along the loops behind the first one."""
-    loop, last = body.batch, len(body.sites[0].sizes)
+def _combined(parts: Any, op: Callable[..., Any], loops: Sequence[int]) -> Any:
+    """What each turn of these loops has given, as one."""
+    return reduce(parts, op, axis=tuple(loops)) if loops else parts
+
+
+def _of_rows(body: Body, read: Sequence[Any], op: Callable[..., Any], outer: int, first: int) -> Any:
+    """A reduction whose elements are short rows, along the loops from ``first`` on, for each turn of those before ``outer``."""
+    last = len(body.sites[0].sizes)
     arrays, labels, _ = _operands(body, read, 0)
-    streamed = [n for n, k in enumerate(labels) if loop in k]
+    streamed = [n for n, k in enumerate(labels) if outer in k]
 
     def one(*xs: Any) -> Any:
         def f(*row: Any) -> Any:
@@ -85,15 +89,15 @@ def _of_rows(body: Body, read: Sequence[Any], op: Callable[..., Any]) -> Any:
             def values(*mine: Any) -> Any:
                 return tuple(tuple(v) for v in body.evaluate(mine, _no_position))
 
-            for k in reversed(range(loop + 1, last)):
+            for k in reversed(range(first, last)):
                 values = jax.vmap(values, in_axes=tuple(0 if k in mine else None for mine in labels))
-            made = jax.tree.map(lambda x: x.reshape(-1, *x.shape[last - loop - 1 :]), values(*mine))
+            made = jax.tree.map(lambda x: x.reshape(-1, *x.shape[last - first :]), values(*mine))
             parts = [jax.tree.map(lambda x, n=n: x[n], made) for n in range(jax.tree.leaves(made)[0].shape[0])]
             return functools.reduce(op, parts)
 
-        return reduce(tuple(xs[n] for n in streamed), op, axis=0, map=f)
+        return reduce(tuple(xs[n] for n in streamed), op, axis=tuple(range(first - outer)), map=f)
 
-    return _batched(one, loop, labels)(*arrays)
+    return _batched(one, outer, labels)(*arrays)
 
 
 def _no_position(loop: int) -> Any:

@@ -317,7 +317,8 @@ def _chosen(graph: Graph, mask: Any, axis: int, others: Sequence[int]) -> Made |
     name = eqn.primitive.name
     if name == "eq":
         for position, index in (eqn.invars, eqn.invars[::-1]):
-            if _is_position(graph, position, axis) and jnp.issubdtype(index.aval.dtype, jnp.integer):
+            every = position.aval.shape[axis : axis + 1] == mask.aval.shape[axis : axis + 1]
+            if every and _is_position(graph, position, axis) and jnp.issubdtype(index.aval.dtype, jnp.integer):
                 made = _without(graph, index, without)
                 return None if made is None else _normal(made, mask.aval.shape[axis])
     elif name == "ne" and isinstance(eqn.invars[1], Literal) and eqn.invars[1].val == 0:  # what was made a number before

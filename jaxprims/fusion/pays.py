@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
 
 from ..operators.operator import MAX_STRUCT_SLOTS
-from ..tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS, own_shape
+from ..tracing.labels import MOVES, NUMBER_BY_NUMBER, REDUCTIONS, own_shape
 from ..tracing.lanewise import OWN
 from .body import DEAR, OF_A_VECTOR, Body, Leaf, in_register, operations, own_numbers
 from .cut import IN_CACHE
 from .exact_loops import is_exact, is_exact_loop, rounds_nothing
-from .graph import OUTSIDE
+from .graph import OUTSIDE, reached
 from .sites import Site
 from .sorts import is_sort
 from .stencils.stencil import Stencil
@@ -67,6 +67,9 @@ would send to sleep; of fewer it takes one number after the other. The same in e
 
 FEW_COLUMNS = 5
 """Columns below which a kernel adds functions of them faster than XLA, which makes these once more for others."""
+
+MOST_UNROLLED_BY_XLA = 8
+"""Columns up to which it makes functions of them as vectors; of more, up to a vector's, one by one."""
 
 WIDE_FOR_XLA = 33
 """Columns from which on it sums them much slower if each has numbers in common."""
@@ -125,9 +128,21 @@ def _is_made_elsewhere(body: Body) -> bool:
 
 
 def _is_made_in_loops(body: Body, var: Var) -> bool:
-    """Is it XLA's loops that make what this kernel could compute, not a stencil or a kernel of rows?"""
-    made = sum(1 << body.graph.producer[v] for v in body.given)
-    return var in body.cut and not body.graph.needs([var]) & made
+    """Is it XLA's loops that make what this kernel could compute, not a stencil or a kernel of rows, and that want it, not
+    reductions of functions of it?"""
+    graph, inside = body.graph, body.inside
+    if var not in body.cut or graph.needs([var]) & sum(1 << graph.producer[v] for v in body.given):
+        return False
+
+    def others(v: Var) -> list[int]:
+        reduced = (u != OUTSIDE and graph.eqns[u].primitive.name in REDUCTIONS for u in graph.users[v])
+        return [u for u, once in zip(graph.users[v], reduced, strict=True) if u not in inside and not once]
+
+    def onward(v: Var) -> list[Var]:
+        return [x for u in others(v) if u != OUTSIDE for x in graph.eqns[u].outvars]
+
+    wanted = (u for v in reached([var], onward) for u in others(v))
+    return any(u == OUTSIDE or graph.eqns[u].primitive.name not in NUMBER_BY_NUMBER for u in wanted)
 
 
 def _has_channels_first(eqn: JaxprEqn) -> bool:
@@ -172,6 +187,7 @@ def _fewest(body: Body) -> int:
     if one_by_one or slow or each >= 2 * DEAR:
         return FEWEST_DEAR
     there = body.graph.in_loop and all(body.graph.made_by(var) is None for var, _ in body.streamed)
+    there &= not site.lanes or _has_vectors(site)
     return FEWEST_SUMMED if there and site.op is jnp.add and each <= 1 else FEWEST
 
 
@@ -202,10 +218,10 @@ def why_not(body: Body) -> str | None:
     if not (body.leaves or body.counted) or any(0 in var.aval.shape for var, _ in body.leaves):
         return "there is nothing to be read"
     beside = any(0 < len({k for k in labels if k >= site.kept}) < len(site.sizes) - site.kept for _, labels in body.leaves)
-    looped = beside and not body.combines_rows
+    looped = beside and not body.combined
     if looped and site.family in ("map", "reduce") and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
         return "every pair of two arrays, with a loop inside"
-    narrow = bool(site.lanes) and math.prod(site.lanes) < (WIDE_IN_ROWS if site.kept else WIDE_COLUMNS)
+    narrow = bool(site.lanes) and not _is_wide(site)
     in_common = any(leaf not in body.streamed and leaf[0].aval.size > 1 for leaf in body.leaves)
     of_few = in_common and site.kept > 0 and (math.prod(site.lanes) < WIDE_FOR_XLA or _compares(site))
     if site.lanes and not narrow and (of_few or not all(_is_along_lanes(body, *leaf) for leaf in body.leaves)):
@@ -229,8 +245,9 @@ def why_not(body: Body) -> str | None:
     each, slow = sum(map(operations, inside)), any(is_one_by_one(e) for e in inside)
     in_loops = all(e.primitive.name in NUMBER_BY_NUMBER for e in inside)
     fused = in_common and all(e.primitive.name in FUSED_BY_XLA - {"gather"} for e in inside)
-    again = fused and row < (SHORT_ROW if each >= DEAR else SHORTEST_ROW if site.lanes else 0)
-    if site.kept and not slow and (again or _are_short(body, row, each)):
+    shortest = (SHORT_ROW if not narrow else SHORTEST_ROW_AGAIN) if each >= DEAR else SHORTEST_ROW if site.lanes else 0
+    again = fused and row < shortest
+    if not slow and (_are_few_alike(body) or (site.kept and (again or _are_short(body, row, each)))):
         return "short rows, each reduced by itself"
     written = [
         leaf
@@ -241,10 +258,13 @@ def why_not(body: Body) -> str | None:
         return "XLA would have to write what it takes into a loop of its own"
     if not in_loops:
         return None  # XLA would write what these make
+    shares = narrow and site.kept > 0 and math.prod(site.lanes) > MOST_UNROLLED_BY_XLA and _shares_functions(body)
+    if shares and each >= DEAR:
+        return "a function of columns that takes time, which XLA makes for others as well"
     if len(body.sites) == 1 and not positioned:
         if _is_as_fast_in_xla(site, inside, each) and not (slow or narrow or body.given or _is_long(body, inside)):
             return "one reduction, whose arithmetic takes the time"
-        wide = WIDE_COLUMNS <= math.prod(site.lanes) < math.prod(site.sizes)
+        wide = (_has_vectors(site) or shares) and math.prod(site.lanes) < math.prod(site.sizes)
         cheap = each < (DEAR if site.kept else 1)
         if cheap and wide and not body.given and _is_reduced_elsewhere(body):
             return "one reduction of columns that XLA goes through again"
@@ -253,6 +273,15 @@ def why_not(body: Body) -> str | None:
     if not narrow and len(body.streamed) > len(Body(body.graph, body.sites, (), body.given).streamed):
         return "others want what it reads, and XLA reduces it in the loop that makes it"
     return None
+
+
+def _is_wide(site: Site) -> bool:
+    return bool(site.lanes) and math.prod(site.lanes) >= (WIDE_IN_ROWS if site.kept else WIDE_COLUMNS)
+
+
+def _has_vectors(site: Site) -> bool:
+    """Are innermost columns so many that XLA adds them as vectors?"""
+    return bool(site.lanes) and site.lanes[-1] >= (WIDE_IN_ROWS if site.kept else WIDE_COLUMNS)
 
 
 def _adds_few_columns(eqn: JaxprEqn) -> bool:
@@ -270,6 +299,19 @@ def _makes_others_functions(body: Body) -> bool:
     graph, inside = body.graph, body.inside
     dear = (graph.eqns[k] for k in body.taken if operations(graph.eqns[k]) >= DEAR)
     return any(u not in inside for e in dear for v in e.outvars for u in graph.users[v])
+
+
+def _shares_functions(body: Body) -> bool:
+    """Is what takes time, here or of the results, made for others as well?"""
+    graph = body.graph
+    todo = [*(v for k in body.taken for v in graph.eqns[k].outvars), *(s.eqn.outvars[0] for s in body.sites)]
+
+    def onward(v: Var) -> list[Var]:
+        found = (graph.eqns[u] for u in graph.users[v] if u != OUTSIDE)
+        return [x for e in found if e.primitive.name in NUMBER_BY_NUMBER or e.primitive.name in MOVES for x in e.outvars]
+
+    made = (v for v in reached(todo, onward) if graph.producer.get(v) is not None and v.aval.size >= body.sites[0].elements)
+    return any(operations(graph.eqns[graph.producer[v]]) >= DEAR and len(graph.users[v]) > 1 for v in made)
 
 
 def _is_spread_dearly(body: Body) -> bool:
@@ -377,9 +419,12 @@ SHORT_ROW_SCANNED = 256
 """Elements of a row up to which a kernel scans many as one, which it cannot where not all that it reads has a number for each."""
 
 
-def of_short_rows(body: Body) -> frozenset[Var]:
-    """What is scanned along short rows, if it is made of numbers that rows have for themselves, or all in common."""
+def scanned_as_made(body: Body) -> frozenset[Var]:
+    """What is scanned along short rows, if it is made of numbers that these have for themselves, or all in common; side by side,
+    if columns have numbers for themselves."""
     site = body.sites[0]
+    if site.family == "scan" and _is_wide(site) and not all(_is_along_lanes(body, *leaf) for leaf in body.leaves):
+        return frozenset(var for var, _ in site.roots if isinstance(var, Var))
     *rows, n = site.sizes
     known = all(isinstance(k, int) for k in site.sizes)
     if site.family != "scan" or site.lanes or not known or n > SHORT_ROW_SCANNED or math.prod(rows) == 1:
@@ -408,6 +453,12 @@ def _are_short(body: Body, row: int, each: float) -> bool:
         return FEW_COMPARED < row < (FEWEST_APART if _is_in_part(body) else 0 if made else SHORTEST_ROW)
     bytes_compared = _compares(site) and site.eqn.outvars[0].aval.dtype.itemsize == 1
     return row < (SHORTEST_OF_BYTES if bytes_compared else SHORTEST_ROW)
+
+
+def _are_few_alike(body: Body) -> bool:
+    """Are too few short rows alike, in what each reads of its own, to fill vectors?"""
+    row = math.prod(body.sites[0].sizes[body.innermost :])
+    return body.innermost > body.batch and body.combined is None and body.few_alike and SHORTEST_OF_BYTES <= row < SHORT_ROW
 
 
 def _is_in_part(body: Body) -> bool:

@@ -116,12 +116,13 @@ def _reduces(eqn: JaxprEqn, row: Any) -> bool:
 
 
 def _position(eqn: JaxprEqn, indices: Any) -> tuple[Any, Any]:
-    """A number's position in its row, -1 if there is none, and whether there is one."""
+    """A number's position in its row, -1 if there is none, and whether there is one. Reads are clipped, updates if it is said."""
     *rows, n = eqn.invars[0].aval.shape
     at = indices[..., -1].reshape(*rows, 1)
     at = at.astype(np.int32) if at.dtype.itemsize < 4 else at  # which may not hold n
     inside = (at >= 0) & (at < n)
-    if eqn.params["mode"].name in ("CLIP", "PROMISE_IN_BOUNDS"):
+    clipped = ("CLIP", "PROMISE_IN_BOUNDS") if eqn.primitive.name == "gather" else ("CLIP",)
+    if eqn.params["mode"].name in clipped:
         at, inside = jnp.clip(at, 0, n - 1), jnp.ones_like(inside)
     return jnp.where(inside, at, -1).astype(np.int32), inside
 

@@ -115,7 +115,8 @@ def _of_others(graph: Graph, var: Any, moved: Mapping[int, Moved]) -> Made | Non
     made: dict[Any, Made | None] = {}
 
     def at(var: Any, moved: Mapping[int, Moved]) -> Made | None:
-        moved = {} if isinstance(var, Literal) else {k: m for k, m in moved.items() if var.aval.shape and var.aval.shape[k] > 1}
+        shape = () if isinstance(var, Literal) else var.aval.shape
+        moved = {k: m for k, m in moved.items() if shape and (shape[k] > 1 or m[0] < 1)}
         if not moved:
             return lambda value: value(var)
         key = var, *moved

@@ -33,7 +33,7 @@ from .exact_loops import title
 from .graph import Graph, needs_itself
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
 from .maps import find_maps, is_worth_one
-from .pays import along_rows, is_held, of_short_rows, of_sorted, why_no_rows, why_not
+from .pays import along_rows, is_held, of_sorted, scanned_as_made, why_no_rows, why_not
 from .priced import SAVED, bytes_around, price
 from .rows import find_rows, leaves_short_ones
 from .sites import MOST_OWN, Site, find_sites, small_reductions
@@ -273,11 +273,16 @@ class _Plan:
 
     def _with_cuts(self, groups: Sequence[Sequence[Site]]) -> list[Body]:
         """The bodies of these sites, with what they are to read."""
-        cuts = _cuts(self.graph, [self._body(g) for g in groups], self.byte)
+        bodies = [self._body(g) for g in groups]
+        cuts = _cuts(self.graph, bodies, self.byte)
+        apart = [frozenset(v for v in cut if self.graph.producer[v] in b.repeated) for b, cut in zip(bodies, cuts, strict=True)]
+        if any(apart):  # what was made for these, too, costs less
+            bodies = [self._body(g, read) for g, read in zip(groups, apart, strict=True)]
+            cuts = [read | more for read, more in zip(apart, _cuts(self.graph, bodies, self.byte), strict=True)]
         while True:
             bodies = [self._body(g, cut) for g, cut in zip(groups, cuts, strict=True)]
             alike = read_in_any_case(self.graph, self.compared, bodies, self.graph.evaluated(_reads_of(bodies)))
-            more = [alike | along_rows(b) | of_short_rows(b) | of_sorted(b) for b in bodies]
+            more = [alike | along_rows(b) | scanned_as_made(b) | of_sorted(b) for b in bodies]
             if all(mine <= cut for mine, cut in zip(more, cuts, strict=True)):
                 return bodies
             cuts = [cut | mine for cut, mine in zip(cuts, more, strict=True)]

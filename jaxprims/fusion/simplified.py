@@ -229,13 +229,15 @@ def _constant(graph: Graph, atom: Any) -> Any:
 def _power(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     x, y = eqn.invars
     exponent = _constant(graph, y)
-    return (lambda value: lax.integer_pow(value(x), int(exponent))) if exponent in (2, 3) else None
+    return (lambda value: lax.integer_pow(value(x), int(exponent.real))) if exponent in (2, 3) else None
 
 
 def _quotient(graph: Graph, eqn: JaxprEqn) -> Rule | None:
     (x, y), out = eqn.invars, eqn.outvars[0].aval
     wide = jnp.float32 if out.dtype == jnp.bfloat16 else out.dtype
     constant, made = _constant(graph, y), graph.made_by(y)
+    if constant is not None and np.any((constant != 0) & (np.abs(constant.astype(wide)) < jnp.finfo(wide).tiny)):
+        return None  # XLA takes denormals for zero
     if constant is not None:
         inverse = np.reciprocal(constant.astype(wide))
         if _is_mask(graph, x):
@@ -262,8 +264,10 @@ def _widened(x: Any) -> Any:
 
 
 def _choice(graph: Graph, eqn: JaxprEqn) -> Rule | None:
+    """XLA's own, of a mask that is not spread: a product is zero where it is not set, whatever the other factor."""
     for x, mask in (eqn.invars[::-1], eqn.invars):
-        if _is_mask(graph, mask):
+        spread = graph.name_of(graph.before(mask, ("convert_element_type",))) == "broadcast_in_dim"
+        if _is_mask(graph, mask) and not spread and mask.aval.shape == eqn.outvars[0].aval.shape:
             return lambda value: _chosen(value(x), mask, value)
     return None
 

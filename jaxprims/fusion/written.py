@@ -191,7 +191,7 @@ class _Prices:
 
     def is_common(self, body: Body, index: int) -> bool:
         """Does an equation, with what is made for it alone, take its time for every element of a row, which all have it?"""
-        if body.combines_rows:  # it is made once
+        if body.combined:  # it is made once
             return False
         if index in body.repeated:
             return True

@@ -313,6 +313,9 @@ def _results(op: Program, dtypes: tuple[str, ...]) -> list[np.ndarray]:
 
     def ordinary(dtype: str) -> np.ndarray:
         values: tuple[Any, ...] = (False, True) if dtype == "b1" else _POSITIVE if dtype[0] == "u" else _POSITIVE + _NEGATIVE
+        if dtype[0] in "iu" and itemsize(dtype) <= 2:  # which is soon full
+            most = np.iinfo(numpy_dtype(dtype)).max
+            values += (most, most // 2, most // 3, most - 1)
         return rng.choice(np.array(values, numpy_dtype(dtype)), _ORDINARY)
 
     results = evaluate(op, [ordinary(d) for d in op.params])
