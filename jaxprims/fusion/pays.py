@@ -71,6 +71,9 @@ FEW_COLUMNS = 5
 MOST_UNROLLED_BY_XLA = 8
 """Columns up to which it makes functions of them as vectors; of more, up to a vector's, one by one."""
 
+FEWEST_ROOTED = 5
+"""Numbers of a column below which XLA normalises it in the loop that reduces it."""
+
 WIDE_FOR_XLA = 33
 """Columns from which on it sums them much slower if each has numbers in common."""
 
@@ -187,7 +190,7 @@ def _fewest(body: Body) -> int:
     if one_by_one or slow or each >= 2 * DEAR:
         return FEWEST_DEAR
     there = body.graph.in_loop and all(body.graph.made_by(var) is None for var, _ in body.streamed)
-    there &= not site.lanes or _has_vectors(site)
+    there &= all(var.aval.shape[-1:] >= (WIDE_COLUMNS,) for var, _ in site.roots if isinstance(var, Var))
     return FEWEST_SUMMED if there and site.op is jnp.add and each <= 1 else FEWEST
 
 
@@ -247,27 +250,31 @@ def why_not(body: Body) -> str | None:
     fused = in_common and all(e.primitive.name in FUSED_BY_XLA - {"gather"} for e in inside)
     shortest = (SHORT_ROW if not narrow else SHORTEST_ROW_AGAIN) if each >= DEAR else SHORTEST_ROW if site.lanes else 0
     again = fused and row < shortest
-    if not slow and (_are_few_alike(body) or (site.kept and (again or _are_short(body, row, each)))):
+    rows = bool(site.kept) or (positioned and not narrow and bool(site.lanes))
+    if not slow and (_are_few_alike(body) or (rows and (again or _are_short(body, row, each)))):
         return "short rows, each reduced by itself"
     written = [
         leaf
         for leaf in body.streamed
         if leaf[0] not in body.given and (is_turned(leaf) or (not narrow and is_written_for(body, leaf[0])))
     ]
-    if len(written) >= len(body.sites) and not positioned:
+    if len(written) + sum(map(is_turned, written)) >= len(body.sites) and not positioned:
         return "XLA would have to write what it takes into a loop of its own"
     if not in_loops:
         return None  # XLA would write what these make
-    shares = narrow and site.kept > 0 and math.prod(site.lanes) > MOST_UNROLLED_BY_XLA and _shares_functions(body)
+    several = len(site.lanes) > 1 if not narrow else site.kept > 0 and math.prod(site.lanes) > MOST_UNROLLED_BY_XLA
+    shares = several and _shares_functions(body)
     if shares and each >= DEAR:
         return "a function of columns that takes time, which XLA makes for others as well"
     if len(body.sites) == 1 and not positioned:
         if _is_as_fast_in_xla(site, inside, each) and not (slow or narrow or body.given or _is_long(body, inside)):
             return "one reduction, whose arithmetic takes the time"
-        wide = (_has_vectors(site) or shares) and math.prod(site.lanes) < math.prod(site.sizes)
-        cheap = each < (DEAR if site.kept else 1)
+        wide = shares or (_has_vectors(site) and math.prod(site.lanes) < math.prod(site.sizes))
+        cheap = each < (DEAR if site.kept or shares else 1)
         if cheap and wide and not body.given and _is_reduced_elsewhere(body):
             return "one reduction of columns that XLA goes through again"
+        if each <= 1 and not narrow and math.prod(site.sizes) < FEWEST_ROOTED and _has_roots(body):
+            return "lengths of few numbers, of whose roots XLA makes quotients in the same loop"
         if len(site.sizes) - site.kept > 1 and any(_is_made_in_loops(body, var) for var, _ in body.streamed):
             return "XLA would make what others want once more, to lay it out for a kernel"
     if not narrow and len(body.streamed) > len(Body(body.graph, body.sites, (), body.given).streamed):
@@ -299,6 +306,19 @@ def _makes_others_functions(body: Body) -> bool:
     graph, inside = body.graph, body.inside
     dear = (graph.eqns[k] for k in body.taken if operations(graph.eqns[k]) >= DEAR)
     return any(u not in inside for e in dear for v in e.outvars for u in graph.users[v])
+
+
+def _has_roots(body: Body) -> bool:
+    """Are roots wanted of the results?"""
+    graph = body.graph
+
+    def onward(v: Var) -> list[Var]:
+        return [
+            x for u in graph.users[v] if u != OUTSIDE and graph.eqns[u].primitive.name in MOVES for x in graph.eqns[u].outvars
+        ]
+
+    users = (u for v in reached((s.eqn.outvars[0] for s in body.sites), onward) for u in graph.users[v] if u != OUTSIDE)
+    return any(graph.eqns[u].primitive.name in ("sqrt", "rsqrt") for u in users)
 
 
 def _shares_functions(body: Body) -> bool:
@@ -447,7 +467,7 @@ def _are_short(body: Body, row: int, each: float) -> bool:
     site = body.sites[0]
     compared = _compares_floats(site) and site.elements >= FEWEST
     if any(s.positioned for s in body.sites):
-        return row < SHORTEST_SEARCHED
+        return row < SHORTEST_SEARCHED - bool(site.lanes)
     if compared:
         made = each > 0 or len(body.sites) > 1
         return FEW_COMPARED < row < (FEWEST_APART if _is_in_part(body) else 0 if made else SHORTEST_ROW)

@@ -177,6 +177,7 @@ class _Prices:
         self.written = {v for v in self.readers if graph.name_of(v) not in SHIFTS}
         concerned = {*self.takers, *(graph.producer[v] for v in self.readers if v in graph.producer)}.intersection(plain)
         self.written.update(v for k in concerned for v in graph.eqns[k].outvars if is_written_by_xla(graph, v, plain))
+        self.written.update(s.eqn.outvars[0] for b in bodies for s in b.sites if s.family == "map")
         self.chosen, self.made = set[Var](), set[int]()
 
     def _written_for(self, body: Body) -> list[Var]:
