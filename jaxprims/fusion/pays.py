@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable
 
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
@@ -13,7 +14,7 @@ from ..tracing.lanewise import OWN
 from .body import DEAR, OF_A_VECTOR, Body, Leaf, in_register, operations, own_numbers
 from .cut import IN_CACHE
 from .exact_loops import is_exact, is_exact_loop, rounds_nothing
-from .graph import OUTSIDE, reached
+from .graph import OUTSIDE, Graph, reached
 from .sites import Site
 from .sorts import is_sort
 from .stencils.stencil import Stencil
@@ -64,6 +65,9 @@ be woken."""
 WIDE_COLUMNS, WIDE_IN_ROWS = 16, 11
 """Columns side by side from which on XLA adds rows as vectors, in all of its own passes with threads that a kernel between them
 would send to sleep; of fewer it takes one number after the other. The same in each row of many."""
+
+BESIDE_EACH_OTHER = 64
+"""Columns in each of several rows from which on a kernel adds even few of them faster."""
 
 FEW_COLUMNS = 5
 """Columns below which a kernel adds functions of them faster than XLA, which makes these once more for others."""
@@ -133,9 +137,14 @@ def _is_made_elsewhere(body: Body) -> bool:
 def _is_made_in_loops(body: Body, var: Var) -> bool:
     """Is it XLA's loops that make what this kernel could compute, not a stencil or a kernel of rows, and that want it, not
     reductions of functions of it?"""
-    graph, inside = body.graph, body.inside
+    graph = body.graph
     if var not in body.cut or graph.needs([var]) & sum(1 << graph.producer[v] for v in body.given):
         return False
+    return not _is_only_reduced(graph, [var], body.inside)
+
+
+def _is_only_reduced(graph: Graph, variables: Iterable[Var], inside: Collection[int] = ()) -> bool:
+    """Is all that others make of these, number by number, reduced?"""
 
     def others(v: Var) -> list[int]:
         reduced = (u != OUTSIDE and graph.eqns[u].primitive.name in REDUCTIONS for u in graph.users[v])
@@ -144,8 +153,8 @@ def _is_made_in_loops(body: Body, var: Var) -> bool:
     def onward(v: Var) -> list[Var]:
         return [x for u in others(v) if u != OUTSIDE for x in graph.eqns[u].outvars]
 
-    wanted = (u for v in reached([var], onward) for u in others(v))
-    return any(u == OUTSIDE or graph.eqns[u].primitive.name not in NUMBER_BY_NUMBER for u in wanted)
+    users = (u for v in reached(variables, onward) for u in others(v))
+    return all(u != OUTSIDE and graph.eqns[u].primitive.name in NUMBER_BY_NUMBER | MOVES for u in users)
 
 
 def _has_channels_first(eqn: JaxprEqn) -> bool:
@@ -250,7 +259,8 @@ def why_not(body: Body) -> str | None:
     fused = in_common and all(e.primitive.name in FUSED_BY_XLA - {"gather"} for e in inside)
     shortest = (SHORT_ROW if not narrow else SHORTEST_ROW_AGAIN) if each >= DEAR else SHORTEST_ROW if site.lanes else 0
     again = fused and row < shortest
-    rows = bool(site.kept) or (positioned and not narrow and bool(site.lanes))
+    abreast = not narrow and _are_beside_each_other(body, row)
+    rows = bool(site.kept and not abreast) or (positioned and not narrow and bool(site.lanes))
     if not slow and (_are_few_alike(body) or (rows and (again or _are_short(body, row, each)))):
         return "short rows, each reduced by itself"
     written = [
@@ -271,9 +281,9 @@ def why_not(body: Body) -> str | None:
             return "one reduction, whose arithmetic takes the time"
         wide = shares or (_has_vectors(site) and math.prod(site.lanes) < math.prod(site.sizes))
         cheap = each < (DEAR if site.kept or shares else 1)
-        if cheap and wide and not body.given and _is_reduced_elsewhere(body):
+        if cheap and wide and not abreast and not body.given and _is_reduced_elsewhere(body):
             return "one reduction of columns that XLA goes through again"
-        if each <= 1 and not narrow and math.prod(site.sizes) < FEWEST_ROOTED and _has_roots(body):
+        if each <= 1 and not narrow and row < FEWEST_ROOTED and _has_roots(body):
             return "lengths of few numbers, of whose roots XLA makes quotients in the same loop"
         if len(site.sizes) - site.kept > 1 and any(_is_made_in_loops(body, var) for var, _ in body.streamed):
             return "XLA would make what others want once more, to lay it out for a kernel"
@@ -284,6 +294,14 @@ def why_not(body: Body) -> str | None:
 
 def _is_wide(site: Site) -> bool:
     return bool(site.lanes) and math.prod(site.lanes) >= (WIDE_IN_ROWS if site.kept else WIDE_COLUMNS)
+
+
+def _are_beside_each_other(body: Body, row: int) -> bool:
+    """Are they sums of columns in each of several rows, for which XLA begins anew in each? Of what it writes with them it makes
+    more where columns have several axes."""
+    site, columns = body.sites[0], math.prod(body.sites[0].lanes)
+    several = site.kept > 0 and site.op is jnp.add and (columns >= BESIDE_EACH_OTHER or (_is_wide(site) and row >= SHORTEST_ROW))
+    return several and (len(site.lanes) == 1 or _is_only_reduced(body.graph, (s.eqn.outvars[0] for s in body.sites)))
 
 
 def _has_vectors(site: Site) -> bool:
