@@ -67,7 +67,7 @@ WIDE_COLUMNS, WIDE_IN_ROWS = 16, 11
 would send to sleep; of fewer it takes one number after the other. The same in each row of many."""
 
 BESIDE_EACH_OTHER = 64
-"""Columns in each of several rows from which on a kernel adds even few of them faster."""
+"""Columns in each of several rows from which on a kernel adds even few of them faster, but for halves."""
 
 FEW_COLUMNS = 5
 """Columns below which a kernel adds functions of them faster than XLA, which makes these once more for others."""
@@ -299,8 +299,9 @@ def _is_wide(site: Site) -> bool:
 def _are_beside_each_other(body: Body, row: int) -> bool:
     """Are they sums of columns in each of several rows, for which XLA begins anew in each? Of what it writes with them it makes
     more where columns have several axes."""
-    site, columns = body.sites[0], math.prod(body.sites[0].lanes)
-    several = site.kept > 0 and site.op is jnp.add and (columns >= BESIDE_EACH_OTHER or (_is_wide(site) and row >= SHORTEST_ROW))
+    site, halves = body.sites[0], any(jnp.dtype(var.aval.dtype).itemsize == 2 for var, _ in body.streamed)
+    enough = row >= SHORTEST_ROW or (math.prod(site.lanes) >= BESIDE_EACH_OTHER and not halves)
+    several = site.kept > 0 and site.op is jnp.add and _is_wide(site) and enough
     return several and (len(site.lanes) == 1 or _is_only_reduced(body.graph, (s.eqn.outvars[0] for s in body.sites)))
 
 
