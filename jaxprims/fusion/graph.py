@@ -22,6 +22,7 @@ from ..tracing.jaxprs import (
     opened,
     pruned,
     run_equation,
+    scan_counts,
     value_of,
     variables,
 )
@@ -218,7 +219,7 @@ class _Inlining:
 
     def _steps(self, eqn: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
         body, captured = opened(eqn.params["jaxpr"])
-        count, carried, steps = eqn.params["num_consts"], eqn.params["num_carry"], range(eqn.params["length"])
+        (count, carried), steps = scan_counts(eqn), range(eqn.params["length"])
         consts, carry, rows = operands[:count], operands[count : count + carried], operands[count + carried :]
         parts = [self._parts(x) for x in rows]
         made: list[dict[int, Any]] = [{} for _ in eqn.outvars[carried:]]

@@ -60,6 +60,10 @@ SHORT_FOLDED, FEWEST_FOLDED_AT_ENDS = 256, 2**21
 those at the ends of rows as well, since all of them are in memory."""
 
 
+SHORTEST_FOLDED = 160
+"""Bytes of a row up to which a reduction does not make differences of neighbours in it."""
+
+
 def folds(stencil: Stencil, combined: Collection[int]) -> bool:
     """Does a reduction of it pay that makes the cells as it combines them, by ``combined`` equations?"""
     layout, inner, cells = stencil.layout, stencil.layout.innermost, math.prod(stencil.shape)
@@ -71,6 +75,12 @@ def folds(stencil: Stencil, combined: Collection[int]) -> bool:
     if layout.beyond(inner):
         return cells >= FEWEST_FOLDED_AT_ENDS or (_is_wanted_again(stencil, combined) and not short)
     return inner not in layout.counted or cells >= FEWEST_FOLDED
+
+
+def _is_of_short_differences(layout: Layout) -> bool:
+    """Does a cell read two neighbours in a row, which take less than to begin it?"""
+    row = math.prod(layout.shape[layout.innermost :]) * 4 * words_of(layout)
+    return len(layout.places) <= 2 and row <= SHORTEST_FOLDED and not layout.beyond(layout.innermost)
 
 
 def _is_wanted_again(stencil: Stencil, combined: Collection[int]) -> bool:
@@ -112,6 +122,8 @@ def why_no_stencil(
         return "short rows"
     if all(_is_of_constants(stencil.graph, v) for v in stencil.leaves):
         return "constants, which XLA makes when it compiles"
+    if combined and folded and _is_of_short_differences(layout):
+        return "differences along short rows"
     if combined:
         cheap = _is_cheap(inside)
         bordered = not _BORDERS.isdisjoint(e.primitive.name for e in inside)
