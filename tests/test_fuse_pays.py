@@ -477,3 +477,24 @@ def test_what_scans_take_in() -> None:
     ):
         assert "mul" in taken_in(fn, *args)
         same(jax.jit(fn)(*args), jax.jit(jp.fuse(fn))(*args), 1e-5)
+
+
+CHOICES: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[str]]] = {
+    "softmax of images' channels": (lambda x: jax.nn.softmax(x, 1), (4, 8, 28, 28), []),
+    "softmax of nine columns": (lambda x: jax.nn.softmax(x, 1), (32, 50, 9), []),
+    "softmax of eight": (lambda x: jax.nn.softmax(x, 1), (32, 50, 8), ["reduce-max", "reduce-sum"]),
+    "lengths of points": (lambda x: x / jnp.sqrt(jnp.sum(x * x, 0)), (3, 50_000), []),
+    "lengths of more": (lambda x: x / jnp.sqrt(jnp.sum(x * x, 0)), (8, 20_000), ["reduce-sum"]),
+    "places among few rows": (lambda x: jnp.argmax(x, 0), (8, 5000), []),
+    "places among more": (lambda x: jnp.argmax(x, 0), (24, 5000), ["argmax"]),
+    "columns of each of several rows": (lambda x: x - x.mean(1, keepdims=True), (30, 16, 200), ["reduce-sum"]),
+    "few columns of each": (lambda x: x - x.mean(1, keepdims=True), (87, 8, 20), []),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_whose_columns_are(name: str) -> None:
+    fn, shape, expected = CHOICES[name]
+    x = jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.float32)
+    assert kernels(fn, x) == expected
+    same(jax.jit(fn)(x), jax.jit(jp.fuse(fn))(x), 1e-5)
