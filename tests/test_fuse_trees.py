@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fused import same
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -271,3 +272,10 @@ def test_on_several_devices(spec: PartitionSpec) -> None:
     a, b = (jax.device_put(_array(64, 8), NamedSharding(mesh, spec)) for _ in range(2))
     fn = PROGRAMS["affine, one half"][0]
     np.testing.assert_allclose(jax.jit(jp.fuse(fn))(a, b), fn(a, b), rtol=1e-4, atol=1e-5)
+
+
+def test_sums_that_wrap_before_their_remainder() -> None:
+    """Associative for small numbers alone."""
+    x = jnp.arange(3000).astype(jnp.uint8)
+    fn = lambda x: lax.associative_scan(lambda a, b: (a + b) % jnp.uint8(200), x)  # noqa: E731
+    same(fn(x), jp.fuse(fn)(x))

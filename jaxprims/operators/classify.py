@@ -313,9 +313,6 @@ def _results(op: Program, dtypes: tuple[str, ...]) -> list[np.ndarray]:
 
     def ordinary(dtype: str) -> np.ndarray:
         values: tuple[Any, ...] = (False, True) if dtype == "b1" else _POSITIVE if dtype[0] == "u" else _POSITIVE + _NEGATIVE
-        if dtype[0] in "iu" and itemsize(dtype) <= 2:  # which is soon full
-            most = np.iinfo(numpy_dtype(dtype)).max
-            values += (most, most // 2, most // 3, most - 1)
         return rng.choice(np.array(values, numpy_dtype(dtype)), _ORDINARY)
 
     results = evaluate(op, [ordinary(d) for d in op.params])
@@ -344,10 +341,13 @@ def is_associative(op: Program, slots: int) -> bool:
 
     def ordinary(dtype: str, size: tuple[int, ...]) -> np.ndarray:
         values: tuple[Any, ...] = (False, True) if dtype == "b1" else _POSITIVE if dtype[0] == "u" else _POSITIVE + _NEGATIVE
+        if dtype != "b1" and not is_float(dtype) and itemsize(dtype) <= 2:  # which is soon full
+            most = np.iinfo(numpy_dtype(dtype)).max
+            values += (most, most // 2, most // 3, most - 1)
         return rng.choice(np.array(values, numpy_dtype(dtype)), size) / (4 if is_float(dtype) else 1)
 
     x, y, z = ([ordinary(d, (_ORDINARY,)).astype(numpy_dtype(d)) for d in op.params[:slots]] for _ in range(3))
-    more = [np.broadcast_to(ordinary(d, ()).astype(numpy_dtype(d)), (_ORDINARY,)) for d in op.params[2 * slots :]]
+    more = [ordinary(d, (_ORDINARY,)).astype(numpy_dtype(d)) for d in op.params[2 * slots :]]
     try:
         left = evaluate(op, [*evaluate(op, [*x, *y, *more]), *z, *more])
         right = evaluate(op, [*x, *evaluate(op, [*y, *z, *more]), *more])
