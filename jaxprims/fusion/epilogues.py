@@ -13,10 +13,10 @@ from ..tracing import elementwise
 from ..tracing.jaxprs import run_in, value_of, variables
 from ..tracing.lanewise import OWN
 from . import loops
+from .as_made import SHORT_ROW_SCANNED
 from .body import Body, operations
 from .cut import KEPT, READ, bytes_of, read_or_made
 from .graph import OUTSIDE, Graph
-from .pays import SHORT_ROW_SCANNED
 from .sites import Site
 from .stencils.stencil import Root
 

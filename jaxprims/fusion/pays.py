@@ -13,7 +13,7 @@ from ..tracing.labels import MOVES, NUMBER_BY_NUMBER, REDUCTIONS, own_shape
 from ..tracing.lanewise import OWN
 from .body import DEAR, OF_A_VECTOR, Body, Leaf, in_register, operations, own_numbers
 from .cut import IN_CACHE
-from .exact_loops import is_exact, is_exact_loop, rounds_nothing
+from .exact_loops import is_exact, is_exact_loop
 from .graph import OUTSIDE, Graph, reached
 from .sites import Site
 from .sorts import is_sort
@@ -169,7 +169,7 @@ def is_turned(leaf: Leaf) -> bool:
     return labels != sorted(labels)
 
 
-def _is_along_lanes(body: Body, var: Var, labels: tuple[int, ...]) -> bool:
+def is_along_lanes(body: Body, var: Var, labels: tuple[int, ...]) -> bool:
     """Is it read for every element and lane, or one number for all?"""
     own, loops = own_shape(var, labels), {k for k in labels if k >= body.batch}
     return (own == body.sites[0].lanes and len(loops) == len(body.sites[0].sizes) - body.batch) or (not loops and not own)
@@ -178,7 +178,7 @@ def _is_along_lanes(body: Body, var: Var, labels: tuple[int, ...]) -> bool:
 def is_held(body: Body) -> bool:
     """Can a kernel keep all that it combines, of an element with numbers for several columns? Columns that lie in memory side by
     side are not one element."""
-    if all(_is_along_lanes(body, *leaf) for leaf in body.leaves):
+    if all(is_along_lanes(body, *leaf) for leaf in body.leaves):
         return True
     return math.prod(body.sites[0].lanes) * sum(1 + s.positioned for s in body.sites) <= MAX_STRUCT_SLOTS
 
@@ -233,10 +233,10 @@ def why_not(body: Body) -> str | None:
     looped = beside and not body.combined
     if looped and site.family in ("map", "reduce") and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
         return "every pair of two arrays, with a loop inside"
-    narrow = bool(site.lanes) and not _is_wide(site)
+    narrow = bool(site.lanes) and not is_wide(site)
     in_common = any(leaf not in body.streamed and leaf[0].aval.size > 1 for leaf in body.leaves)
     of_few = in_common and site.kept > 0 and (math.prod(site.lanes) < WIDE_FOR_XLA or _compares(site))
-    if site.lanes and not narrow and (of_few or not all(_is_along_lanes(body, *leaf) for leaf in body.leaves)):
+    if site.lanes and not narrow and (of_few or not all(is_along_lanes(body, *leaf) for leaf in body.leaves)):
         return "columns with a number for each: XLA would have to write what is made of them"
     if site.family == "map" and (is_exact(site.eqn) or is_sort(site.eqn)):
         return None
@@ -292,7 +292,8 @@ def why_not(body: Body) -> str | None:
     return None
 
 
-def _is_wide(site: Site) -> bool:
+def is_wide(site: Site) -> bool:
+    """Are its columns, of all axes together, as many as XLA adds as vectors?"""
     return bool(site.lanes) and math.prod(site.lanes) >= (WIDE_IN_ROWS if site.kept else WIDE_COLUMNS)
 
 
@@ -301,7 +302,7 @@ def _are_beside_each_other(body: Body, row: int) -> bool:
     more where columns have several axes."""
     site, halves = body.sites[0], any(jnp.dtype(var.aval.dtype).itemsize == 2 for var, _ in body.streamed)
     enough = row >= SHORTEST_ROW or (math.prod(site.lanes) >= BESIDE_EACH_OTHER and not halves)
-    several = site.kept > 0 and site.op is jnp.add and _is_wide(site) and enough
+    several = site.kept > 0 and site.op is jnp.add and is_wide(site) and enough
     return several and (len(site.lanes) == 1 or _is_only_reduced(body.graph, (s.eqn.outvars[0] for s in body.sites)))
 
 
@@ -403,73 +404,6 @@ def _is_long(body: Body, inside: list[JaxprEqn]) -> bool:
     known = dtypes <= {jnp.dtype(t) for t in ("float32", "float64", "bool", "int32")}
     several = sum(operations(e) > 0 for e in inside) > 1
     return known and several and not site.kept and not site.lanes and math.prod(site.sizes) >= FEWEST_LONG
-
-
-MOST_APART = 40
-"""Numbers of a row up to which a kernel takes the rows of a vector's elements apart at once; XLA goes along longer ones."""
-
-
-def along_rows(body: Body) -> frozenset[Var]:
-    """What XLA reduces along rows that a kernel would take apart: that lie in memory, gone through once and forgotten."""
-    graph = body.graph
-    if body.of_rows or any(is_turned(leaf) for leaf in body.streamed):
-        return frozenset()
-    longest = max((own_numbers(*leaf) for leaf in body.streamed), default=0)
-    out = set[Var]()
-    for k in body.taken:
-        eqn = graph.eqns[k]
-        if eqn.primitive.name == "dot_general" and _is_along_rows(body, eqn):
-            out.add(eqn.outvars[0])
-        if eqn.primitive.name not in REDUCTIONS:
-            continue
-        shape, axes = eqn.invars[0].aval.shape, sorted(eqn.params["axes"])
-        row = math.prod(shape[a] for a in axes)
-        if not MOST_APART < row <= longest or axes != list(range(len(shape) - len(axes), len(shape))):
-            continue
-        behind = {graph.eqns[j].primitive.name for j in body.taken if graph.ancestors[k] >> j & 1 and j != k}
-        ahead = (j for j in body.taken if graph.ancestors[j] >> k & 1 and j != k)
-        if behind <= NUMBER_BY_NUMBER - ONE_BY_ONE and all(body.numbers[j] < row for j in ahead):
-            out.add(eqn.outvars[0])
-    return frozenset(out)
-
-
-SHORTEST_MULTIPLIED = 64
-"""Bytes of a matrix's row from which on XLA, which goes along it, multiplies it by a vector faster."""
-
-
-def _is_along_rows(body: Body, eqn: JaxprEqn) -> bool:
-    """Is it a product of a vector and a matrix of floats in memory, whose rows lie side by side and are read for nothing else?"""
-    (x, y), ((sums, _), (batch, _)) = eqn.invars, eqn.params["dimension_numbers"]
-    dtype, last, inside = x.aval.dtype, x.aval.ndim - 1, body.inside
-    read = x in {var for var, _ in body.streamed} and y.aval.ndim == 1 and not batch and tuple(sums) == (last,)
-    alone = read and not any(u in inside for u in body.graph.users[x] if body.graph.eqns[u] is not eqn)
-    return alone and dtype in (jnp.float32, jnp.float64) and x.aval.shape[last] * dtype.itemsize >= SHORTEST_MULTIPLIED
-
-
-def of_sorted(body: Body) -> frozenset[Var]:
-    """What is sorted, and was rounded: others may compare it with what comes of that."""
-    if not any(is_sort(s.eqn) for s in body.sites):
-        return frozenset()
-    eqns = (body.graph.eqns[k] for k in body.taken)
-    return frozenset(v for eqn in eqns if not (is_sort(eqn) or rounds_nothing(eqn)) for v in eqn.outvars)
-
-
-SHORT_ROW_SCANNED = 256
-"""Elements of a row up to which a kernel scans many as one, which it cannot where not all that it reads has a number for each."""
-
-
-def scanned_as_made(body: Body) -> frozenset[Var]:
-    """What is scanned along short rows, if it is made of numbers that these have for themselves, or all in common; side by side,
-    if columns have numbers for themselves."""
-    site = body.sites[0]
-    if site.family == "scan" and _is_wide(site) and not all(_is_along_lanes(body, *leaf) for leaf in body.leaves):
-        return frozenset(var for var, _ in site.roots if isinstance(var, Var))
-    *rows, n = site.sizes
-    known = all(isinstance(k, int) for k in site.sizes)
-    if site.family != "scan" or site.lanes or not known or n > SHORT_ROW_SCANNED or math.prod(rows) == 1:
-        return frozenset()
-    own = any(var.aval.size > 1 for var, labels in body.leaves if (var, labels) not in body.streamed)
-    return frozenset(var for var, _ in site.roots if own and isinstance(var, Var))
 
 
 FEWEST_SIDE_BY_SIDE, FEWEST_ADDED_SIDE_BY_SIDE, FEWEST_IN_A_LOOP = (2**13, 768), (2**14, 1536), (2**12, 128)

@@ -24,6 +24,7 @@ from .agreed import (
     read_in_any_case,
     to_be_held,
 )
+from .as_made import along_rows, of_sorted, scanned_as_made
 from .body import Body
 from .chains import chained
 from .compared import Compared, compared
@@ -33,7 +34,7 @@ from .exact_loops import title
 from .graph import Graph, needs_itself
 from .kernels import Kernel, kernel_from, kernel_of, with_stencil
 from .maps import find_maps, is_worth_one
-from .pays import along_rows, is_held, of_sorted, scanned_as_made, why_no_rows, why_not
+from .pays import is_held, why_no_rows, why_not
 from .priced import SAVED, bytes_around, price
 from .rows import find_rows, leaves_short_ones
 from .sites import MOST_OWN, Site, find_sites, small_reductions
