@@ -23,7 +23,9 @@ struct OrderedRange {
   int64_t period = 0;  // periodic: n elements are n / period rows of `period`, one behind the other; lo is any multiple of it
   int64_t lanes = 1;   // across: elements of a step
   int64_t lane_lo = 0, lane_hi = 1;
-  const int64_t* steps = nullptr;  // spaced: bytes from a row to the next, of each array, then of each uniform
+  // Spaced: bytes from a row to the next, of each array, then of each uniform; then from `inner` rows to the next so many.
+  const int64_t* steps = nullptr;
+  int64_t inner = 1;
 };
 
 inline constexpr int64_t kScanStep = 1024;

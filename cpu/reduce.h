@@ -100,33 +100,38 @@ struct RowElements {
 };
 
 // Consecutive rows that share their uniforms and lie end to end in all arrays, or, spaced, are equally far apart in each of
-// these: rows [k * count, (k + 1) * count) do.
+// these, `inner` at a time that are so as well: rows [k * count, (k + 1) * count) do.
 struct JoinedRows {
   int64_t count = 1;
+  int64_t inner = 1;  // 1: all are equally far apart
   bool spaced = false;
+  size_t axis = 0, outer = 0;  // batch axes along which a row follows another, and `inner` rows follow as many
 };
-
-// The innermost batch axis along which there are rows.
-inline size_t RowsAxis(const OrderedCall& call) {
-  size_t axis = call.batch.size();
-  while (axis > 0 && call.batch[axis - 1] == 1) --axis;
-  return axis - (axis > 0);
-}
 
 inline JoinedRows Joined(const OrderedShape& shape, const OrderedCall& call) {
   const bool may_be_spaced = shape.folds_spaced && call.n >= kReduceSpaced;
-  const size_t inner = RowsAxis(call);
   JoinedRows rows;
+  rows.axis = call.batch.size();
+  while (rows.axis > 0 && call.batch[rows.axis - 1] == 1) --rows.axis;
+  rows.axis = rows.outer = rows.axis - (rows.axis > 0);
   for (size_t axis = call.batch.size(); axis-- > 0;) {
     if (call.batch[axis] == 1) continue;
     bool joins = true;
     auto look = [&](const Operand& operand, int64_t end_to_end) {
-      const int64_t step = may_be_spaced ? operand.strides[inner] : end_to_end;
-      joins = joins && operand.strides[axis] == rows.count * step;
+      const int64_t step = may_be_spaced ? operand.strides[rows.outer] : end_to_end;
+      joins = joins && operand.strides[axis] == rows.count / rows.inner * step;
       rows.spaced = rows.spaced || step != end_to_end;
     };
-    for (size_t k = 0; k < call.arrays.size(); ++k) look(call.arrays[k], call.n * call.lanes * shape.array_bytes[k]);
-    for (const Operand& uniform : call.uniforms) look(uniform, 0);
+    auto all = [&] {
+      joins = true;
+      for (size_t k = 0; k < call.arrays.size(); ++k) look(call.arrays[k], call.n * call.lanes * shape.array_bytes[k]);
+      for (const Operand& uniform : call.uniforms) look(uniform, 0);
+    };
+    all();
+    if (!joins && may_be_spaced && rows.inner == 1 && rows.count < kReduceRows) {
+      rows.inner = rows.count, rows.outer = axis;
+      all();
+    }
     if (!joins) break;
     rows.count *= call.batch[axis];
   }
@@ -141,8 +146,11 @@ void ReduceShortRows(Pool& pool, const OrderedShape& shape, const OrderedCall& c
   const int64_t joined = problem.joined, n = call.n, strips = CeilDiv(call.lanes, plan.strip), pieces = call.rows() * strips;
   std::vector<int64_t> steps;
   if (plan.spaced) {
-    for (const Operand& array : call.arrays) steps.push_back(array.strides[RowsAxis(call)]);
-    for (const Operand& uniform : call.uniforms) steps.push_back(uniform.strides[RowsAxis(call)]);
+    const JoinedRows rows = Joined(shape, call);
+    for (const size_t axis : {rows.axis, rows.outer}) {
+      for (const Operand& array : call.arrays) steps.push_back(array.strides[axis]);
+      for (const Operand& uniform : call.uniforms) steps.push_back(uniform.strides[axis]);
+    }
   }
   auto workers = WorkersOf<ReduceWorker>(plan.threads, shape, call);
   WorkAssist(pool, CeilDiv(pieces, plan.grain), plan.threads, [&](int64_t task, int worker) {
@@ -153,6 +161,7 @@ void ReduceShortRows(Pool& pool, const OrderedShape& shape, const OrderedCall& c
       count = strips > 1 ? 1 : std::min(end - piece, joined - row % joined);
       me.row.Select(row);
       OrderedRange range{.hi = count * n, .n = count * n, .period = n, .lanes = call.lanes, .steps = steps.data()};
+      range.inner = problem.inner > 1 ? problem.inner : count;
       range.lane_lo = piece % strips * plan.strip;
       range.lane_hi = std::min(call.lanes, range.lane_lo + plan.strip);
       for (size_t leaf = 0; leaf < me.outs.size(); ++leaf) me.outs[leaf] = me.row.outs()[leaf];
@@ -168,7 +177,7 @@ inline ReduceProblem DescribeReduce(const OrderedShape& shape, const OrderedCall
   p.n = call.n;
   p.rows = call.rows();
   const internal::JoinedRows rows = internal::Joined(shape, call);
-  p.joined = rows.count, p.spaced = rows.spaced;
+  p.joined = rows.count, p.inner = rows.inner, p.spaced = rows.spaced;
   p.lanes = call.lanes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
   p.state_bytes = Sum(shape.slot_bytes);

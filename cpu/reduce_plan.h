@@ -24,6 +24,7 @@ struct ReduceProblem {
   bool init = false;
   bool folds_rows = false;  // the kernel folds many rows at once, however long; across: of few steps
   bool spaced = false;      // rows lie as far apart as each array, or uniform, has it
+  int64_t inner = 1;        // spaced: and every so many of them, which a task does not cut
 };
 
 struct ReducePlan {
@@ -72,7 +73,7 @@ inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
   plan.spaced = plan.periodic && p.spaced;
   plan.leaf = plan.block = plan.periodic ? n : p.across ? kReduceLeafAcross : kReduceLeaf;
   if (plan.periodic && !p.across) {
-    plan.grain = std::clamp<int64_t>(kReduceTask / n, 1, CeilDiv(rows, wanted));
+    plan.grain = RoundUp(std::clamp<int64_t>(kReduceTask / n, 1, CeilDiv(rows, wanted)), p.inner);
     return plan;
   }
   plan.strip = plan.periodic ? lanes : EvenStrip(lanes, p.state_bytes);

@@ -82,7 +82,9 @@ struct AffineKernel {
   static AffineState Element(const void* const* arrays, const void* const* uniforms, const OrderedRange& r, int64_t i,
                              int64_t lane) {
     const int64_t row = r.steps == nullptr ? 0 : i / r.period, at = i - row * r.period;
-    const auto step = [&](const void* p, int64_t k) { return static_cast<const char*>(p) + (row > 0 ? row * r.steps[k] : 0); };
+    const auto step = [&](const void* p, int64_t k) {
+      return static_cast<const char*>(p) + (row > 0 ? row % r.inner * r.steps[k] + row / r.inner * r.steps[3 + k] : 0);
+    };
     int32_t value = 0;
     int64_t scale = 0;
     std::memcpy(&value, step(arrays[0], 0) + 4 * (at * r.lanes + lane), 4);

@@ -131,9 +131,9 @@ TEST(ReduceAcross) {
 TEST(ReduceOfABatchWhoseOperandsLackAxes) {
   for (int value_mask = 0; value_mask < 4; ++value_mask) {
     for (int scale_mask = 0; scale_mask < 4; ++scale_mask) {
-      for (const int64_t n : {5, 100}) {
+      for (const int64_t n : {5, 40, 100}) {
         AffineProblem p;
-        p.batch = {3, 80};
+        p.batch = {n == 40 ? 90 : 3, n == 40 ? 7 : 80};
         p.n = n;
         p.value_mask = value_mask;
         p.scale_mask = scale_mask;
@@ -166,6 +166,7 @@ TEST(ReduceJoinsRowsThatLieEndToEnd) {
   const auto spaced = [&](int value_mask, int scale_mask) {
     p.value_mask = value_mask, p.scale_mask = scale_mask;
     const ReduceProblem found = Described(p);
+    CHECK(found.inner == 1 || (found.spaced && found.joined % found.inner == 0 && found.inner < kReduceRows));
     return found.spaced ? found.joined : -found.joined;
   };
   CHECK_EQ(spaced(3, 0), int64_t{-240});
@@ -173,6 +174,8 @@ TEST(ReduceJoinsRowsThatLieEndToEnd) {
   CHECK_EQ(spaced(2, 3), int64_t{80});
   CHECK_EQ(spaced(1, 3), int64_t{80});
   CHECK_EQ(spaced(0, 0), int64_t{240});
+  p.batch = {80, 3};
+  for (const int mask : {0, 1, 2, 3}) CHECK_EQ(spaced(mask, 3), int64_t{240});
 }
 
 TEST(ReducePairwiseSumIsAccurate) {

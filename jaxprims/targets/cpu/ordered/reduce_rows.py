@@ -10,7 +10,8 @@ where one of these rows has a NaN in it, or may end at the wrong zero, all are m
 does not fill a vector is one in which its first element is met again. A packed maximum (``reduce_packed``) is one of pairs, half
 as wide.
 
-Spaced rows are of arrays that have steps of their own from row to row, none where all rows read the same.
+Spaced rows are of arrays that have steps of their own from row to row, none where all rows read the same, and others from so many
+rows to the next.
 """
 
 from __future__ import annotations
@@ -152,11 +153,12 @@ def _halves(width: int, lanes: int, span: int) -> tuple[list[int], list[int]]:
 
 
 class _Row(NamedTuple):
-    """Its first element is at ``start`` of the arrays. ``number``: where it is among all; None where rows are not spaced."""
+    """Its first element is at ``start`` of the arrays. ``bytes``: how far it is behind the first one in each array, then in each
+    uniform; nothing where rows are not spaced."""
 
     arrays: Sequence[ir.Value]
     start: ir.Value
-    number: ir.Value | None = None
+    bytes: Sequence[ir.Value] = ()
 
 
 class _Group:
@@ -175,23 +177,41 @@ class _Group:
         self.steps: Sequence[ir.Value] = ()
         if spaced:
             steps = b.inttoptr(*members(b, args[4], "steps"), PTR)
-            count = len(spec.arrays) + len(spec.uniforms)
+            count = 2 * (len(spec.arrays) + len(spec.uniforms))
             self.steps = [i64_at(b, steps, k) for k in range(count)]
+            (self.inner,) = members(b, args[4], "inner")
 
     def at(self, first: ir.Value, count: ir.Value) -> None:
         """``first`` of ``count`` rows."""
         self.first, self.last = first, self.b.sub(count, i64(1))
-        self.starts = [self._row(i64(r)) for r in range(self.width)]
+        self.starts = list(self._rows())
+
+    def _rows(self) -> Iterator[_Row]:
+        b = self.b
+        if not self.steps:
+            yield from (self._row(i64(r)) for r in range(self.width))
+            return
+        at, inner = b.udiv(self.first, self.inner), b.urem(self.first, self.inner)
+        for r in range(self.width):
+            yield self._spaced(at, inner)
+            after = b.add(inner, i64(1))
+            ends = b.icmp_signed("==", after, self.inner)
+            is_last = b.icmp_signed(">=", i64(r), self.last)
+            inner = b.select(is_last, inner, b.select(ends, i64(0), after))
+            at = b.select(is_last, at, b.add(at, b.zext(ends, I64)))
 
     def _row(self, r: ir.Value) -> _Row:
         b, at = self.b, self.b.add(self.first, least(self.b, r, self.last))
         if not self.steps:
             return _Row(self.arrays, b.add(self.start, b.mul(at, self.period)))
-        arrays = [
-            p if p is NULL else address(b, p, b.mul(at, step))
-            for p, step in zip(self.arrays, self.steps[: len(self.arrays)], strict=True)
-        ]
-        return _Row(arrays, i64(0), at)
+        return self._spaced(b.udiv(at, self.inner), b.urem(at, self.inner))
+
+    def _spaced(self, at: ir.Value, inner: ir.Value) -> _Row:
+        b, half = self.b, len(self.steps) // 2
+        steps = zip(self.steps[:half], self.steps[half:], strict=True)
+        behind = [b.add(b.mul(inner, step), b.mul(at, jump)) for step, jump in steps]
+        arrays = [p if p is NULL else address(b, p, k) for p, k in zip(self.arrays, behind, strict=False)]
+        return _Row(arrays, i64(0), behind)
 
     def is_few(self) -> ir.Value:
         return self.b.icmp_signed("<=", self.period, i64(self.width * ABREAST // self.vector_bytes))
@@ -284,9 +304,9 @@ class _Group:
     def _of_row(
         self, captured: Sequence[ir.Value], levels: ir.Value | None, t: ir.Type, row: _Row, r: ir.Value
     ) -> list[ir.Value]:
-        if row.number is not None:
-            steps = self.steps[len(self.arrays) :]
-            captured = [address(self.b, p, self.b.mul(row.number, step)) for p, step in zip(captured, steps, strict=True)]
+        if row.bytes:
+            behind = row.bytes[len(self.arrays) :]
+            captured = [address(self.b, p, k) for p, k in zip(captured, behind, strict=True)]
         return [*captured, *([] if levels is None else [self.b.gep(levels, [r], source_etype=t.element)])]
 
     @contextmanager
