@@ -151,5 +151,5 @@ def test_all_pairs_are_no_stencil() -> None:
     x = jnp.asarray(np.random.default_rng(5).normal(size=(1800, 3)).astype(np.float32))
     assert "stencil" not in str(jp.explain(jp.fuse(energy))(x))
     plain, ours = (jax.jit(f).lower(x).compile().memory_analysis().temp_size_in_bytes for f in (energy, jp.fuse(energy)))
-    assert ours <= plain
+    assert ours <= plain + x[:, 0].nbytes  # a sum for each row
     np.testing.assert_allclose(jp.fuse(energy)(x), jax.jit(energy)(x), rtol=1e-5)

@@ -31,7 +31,7 @@ WHY = "it would be made in two ways, and is compared with its own extreme"
 
 def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[Body], by_xla: Collection[int]) -> frozenset[Var]:
     """What one of these bodies would make in its own way: unless all that compare it have made the extreme themselves, of the
-    same numbers, as among a few of an element. (Positions among such are their own, too.)"""
+    same numbers, as among a few of an element. (Positions among such are their own, too, and among sums that it makes.)"""
     read = set[Var]()
     for var, extreme, compares, _ in found:
         comparing = [b for b in bodies if compares in b.taken]
@@ -44,10 +44,18 @@ def read_in_any_case(graph: Graph, found: Sequence[Compared], bodies: Sequence[B
             continue  # two extremes of one kernel
         for b in bodies:
             sites = {s.index for s in b.sites if s.family != "map"}
+            if extreme == compares and graph.users[var] == [extreme] and _is_sum(graph, var, b):
+                continue
             places = sites if extreme == compares else sites | b.taken
             if not places.isdisjoint((extreme, compares)) and has_its_own_way(graph, var, b.taken):
                 read.add(var)
     return frozenset(read)
+
+
+def _is_sum(graph: Graph, var: Var, body: Body) -> bool:
+    """Is it made of sums in this body, which nobody else rounds in the same order?"""
+    sums = (k for k in body.taken if graph.eqns[k].primitive.name == "reduce_sum")
+    return any(graph.needs([var]) >> k & 1 for k in sums)
 
 
 def made_apart(graph: Graph, found: Sequence[Compared], inside: Collection[int], roots: Iterable[int]) -> set[Var]:

@@ -19,7 +19,7 @@ from ..tracing.lanewise import OWN, SAME, Lane
 from .cut import count_of
 from .exact_loops import each_step, is_exact_loop, steps
 from .graph import Graph
-from .sites import MOST_OWN, Site
+from .sites import MOST_OWN, MOST_PASSING, Site
 from .sorts import additions as of_sort
 from .sorts import is_short, is_sort
 
@@ -52,6 +52,13 @@ at least, which would have to be turned in registers; in registers, in any case.
 
 DEAR = 8
 """Additions for each element from which on arithmetic takes the time (an exponential does), not memory."""
+
+ENOUGH_ROWS = 64
+"""Rows of the innermost loops, from which on the others are a batch. Where there are several devices, which may share any of the
+axes, all but the last are."""
+
+SHORTEST_PRODUCT = 16
+"""Numbers of a sum from which on it is XLA's product of matrices, where it is of one."""
 
 MOST_SLICED = 32
 """Numbers for an element that are read beside those that it wants, if these are a slice."""
@@ -87,6 +94,7 @@ class Body:
         self.graph, self.sites, self.cut, self.given = graph, sites, cut, given
         self.leaves: dict[Leaf, None] = {}
         self.taken: set[int] = set()
+        self.made: set[Leaf] = set()  # by these
         self.numbers: dict[int, float] = collections.defaultdict(float)  # of each equation taken, for one element
         self.common: set[int] = set()  # of these, what is the same in every turn of a loop
         self.repeated: set[int] = set()  # of these, what goes through numbers again for that
@@ -110,6 +118,7 @@ class Body:
                 continue
             index = graph.producer[var]
             self.taken.add(index)
+            self.made.add(leaf)
             eqn = graph.eqns[index]
             of_operands = [own_numbers(v, k) for v, k in zip(eqn.invars, operands, strict=True)]
             self.numbers[index] += max(of_operands) if eqn.primitive.name in _COMBINING else own_numbers(var, labels)
@@ -136,15 +145,26 @@ class Body:
             return None
         out = wanted(eqn, labels)
         most = MOST_IN_ROW if self.of_rows else MOST_OWN * math.prod(self.sites[0].lanes)
-        if out is None or own_numbers(var, labels) > most:
+        if out is None or (own_numbers(var, labels) > most and not self._passes(var, labels, eqn)):
             return None
-        if any(max(k, default=OWN) >= 0 and own_numbers(v, k) > most for v, k in zip(eqn.invars, out, strict=True)):
-            return None
+        for v, k in zip(eqn.invars, out, strict=True):
+            if max(k, default=OWN) >= 0 and own_numbers(v, k) > most and not self._is_computed(v, k):
+                return None
         if eqn.primitive.name == "dot_general" and not self._is_small_product(eqn, out):
+            return None
+        if is_product(self.graph, eqn):
             return None
         if eqn.primitive.name == "slice" and own_numbers(eqn.invars[0], out[0]) > MOST_SLICED + own_numbers(var, labels):
             return None
         return out
+
+    def _passes(self, var: Var, labels: Labels, eqn: JaxprEqn) -> bool:
+        """Are its numbers few enough to be computed at once, if none is kept?"""
+        few = own_numbers(var, labels) * max(1, operations(eqn)) <= MOST_PASSING
+        return few and not self.of_rows and len(self.graph.users[var]) == 1
+
+    def _is_computed(self, var: Var, labels: Labels) -> bool:
+        return var not in self.cut and var not in self.given and self._operands(var, labels) is not None
 
     def _is_of_a_row(self, eqn: JaxprEqn, labels: Labels) -> bool:
         """Not what several rows have in common, if to have it is to go through other rows."""
@@ -175,6 +195,16 @@ class Body:
             return None
         return outer, first
 
+    @property
+    def has_pairs(self) -> bool:
+        """Is something read along some of the loops only?"""
+        return any(0 < len({k for k in labels if k >= self.batch}) < self.loops for _, labels in self.leaves)
+
+    @property
+    def loops(self) -> int:
+        """Behind the batch's."""
+        return len(self.sites[0].sizes) - self.batch
+
     @functools.cached_property
     def few_alike(self) -> bool:
         """Are there but a few rows side by side in those loops that all arrays go along, or not?"""
@@ -189,7 +219,7 @@ class Body:
         rows = [(own_numbers(*x), x[0].aval.dtype.itemsize) for x in self.read_and_written if own_numbers(*x) > 1]
         turned = self.reduced_once and len(rows) > 1 and min(math.prod(row) for row in rows) >= OF_A_VECTOR
         written = sum(own_numbers(*root) for site in self.sites for root in site.roots)
-        fit = self.row_bytes < LONG_ROW and written <= MOST_MADE_SIDE_BY_SIDE
+        fit = self._held_bytes < LONG_ROW and written <= MOST_MADE_SIDE_BY_SIDE
         return self.of_rows and fit and not turned and self._unrolled() <= MOST_UNROLLED
 
     @property
@@ -202,6 +232,22 @@ class Body:
         """Of the longest array of a row in registers."""
         arrays = self.read_and_written
         return max(self.widest, *(own_numbers(*x) for x in arrays)) * max(in_register(v) for v, _ in arrays)
+
+    @property
+    def _held_bytes(self) -> float:
+        """Of the longest array that each of several rows has in registers: not what is reduced as it is made."""
+        graph, inside = self.graph, self.inside
+
+        def is_reduced(var: Var) -> bool:
+            users = graph.users[var]
+            if len(users) != 1 or users[0] not in inside:
+                return False
+            name, outs = graph.eqns[users[0]].primitive.name, graph.eqns[users[0]].outvars
+            return name in REDUCTIONS or (name in NUMBER_BY_NUMBER | MOVES and is_reduced(outs[0]))
+
+        arrays = [*self.streamed, *(root for site in self.sites for root in site.roots)]
+        arrays += [leaf for leaf in self.made if not is_reduced(leaf[0])]
+        return max(own_numbers(*x) * in_register(x[0]) for x in arrays)
 
     @functools.cached_property
     def reduced_once(self) -> bool:
@@ -269,6 +315,26 @@ def own_numbers(var: Any, labels: Labels) -> float:
     """Infinite where it is not known how many."""
     mine = own_shape(var, labels)
     return math.prod(mine) if all(isinstance(n, int) for n in mine) else math.inf
+
+
+def is_product(graph: Graph, eqn: JaxprEqn) -> bool:
+    """Is it a sum of products, of numbers of two arrays each of which is in several sums? XLA multiplies them as matrices."""
+    mul = graph.made_by(eqn.invars[0]) if eqn.primitive.name == "reduce_sum" else None
+    if mul is None or mul.primitive.name != "mul":
+        return False
+    summed = eqn.params["axes"]
+    left, right = ({a for a in _varies_along(graph, v) if a not in summed} for v in mul.invars)
+    long = count_of(eqn.invars[0].aval.shape[a] for a in summed) >= SHORTEST_PRODUCT
+    return long and bool(left - right) and bool(right - left)
+
+
+def _varies_along(graph: Graph, var: Any) -> set[int]:
+    """The axes along which it has not been broadcast."""
+    eqn = None if isinstance(var, Literal) else graph.made_by(var)
+    if eqn is None or eqn.primitive.name != "broadcast_in_dim":
+        return {a for a, n in enumerate(var.aval.shape) if not isinstance(n, int) or n != 1}
+    (x, *_), places = eqn.invars, eqn.params["broadcast_dimensions"]
+    return {places[a] for a in _varies_along(graph, x)}
 
 
 def operations(eqn: JaxprEqn) -> float:

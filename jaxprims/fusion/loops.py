@@ -27,7 +27,7 @@ from ..primitives.tangents import replaced
 from ..specs.large import MOST_TOGETHER
 from ..tracing.labels import Labels
 from ..tracing.lanewise import OWN
-from .body import MOST_MADE_SIDE_BY_SIDE, Body, own_numbers
+from .body import ENOUGH_ROWS, MOST_MADE_SIDE_BY_SIDE, Body, own_numbers
 from .graph import Graph
 from .sites import Site, extreme, is_filled_with
 from .sorts import is_sort
@@ -166,6 +166,8 @@ def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, 
     def one(*xs: Any) -> Any:
         elements = [xs[n] for n in streamed]
         wants_position = any(s.positioned for s in body.sites) or any(k >= first for k in body.counted)
+        if wants_position and any(x.shape[len(sizes) - first :] != body.sites[0].lanes for x in elements):
+            elements.append(jnp.zeros(sizes[first:], np.uint8))  # or positions would be arrays, too
 
         def f(*element: Any) -> Any:
             mine = replaced(xs, streamed, element[: len(streamed)])
@@ -282,7 +284,8 @@ def _mapping(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
         return mapped(lambda *element: tuple(v for (v,) in values(*element)), elements, registers=registers)
 
     registers = MOST_MADE_SIDE_BY_SIDE if any(is_sort(s.eqn) for s in body.sites) else MAX_STRUCT_SLOTS
-    first, sizes = 0, body.sites[0].sizes
+    sizes = body.sites[0].sizes
+    first = body.innermost if math.prod(sizes[body.innermost :]) >= ENOUGH_ROWS else 0
     while jax.device_count() > 1 and math.prod(sizes[first + 1 :]) >= ENOUGH_ROWS:  # they may share any of the axes
         first += 1
     out = _over_flat(body, read, first, row)
@@ -299,11 +302,6 @@ def _placed(x: Any, site: Site) -> Any:
 
 ROWS_TOGETHER, TOGETHER = 16, 1024
 """Rows that a kernel makes at once, and numbers that they have: what is done once for a row is done for several of them."""
-
-
-ENOUGH_ROWS = 64
-"""Rows of the innermost loops, from which on the others are a batch. Where there are several devices, which may share any of the
-axes, all but the last are."""
 
 
 def _may_be_spread(body: Body) -> bool:

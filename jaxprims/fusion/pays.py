@@ -11,7 +11,7 @@ from jax.extend.core import JaxprEqn, Var
 from ..operators.operator import MAX_STRUCT_SLOTS
 from ..tracing.labels import MOVES, NUMBER_BY_NUMBER, REDUCTIONS, own_shape
 from ..tracing.lanewise import OWN
-from .body import DEAR, OF_A_VECTOR, Body, Leaf, in_register, operations, own_numbers
+from .body import DEAR, ENOUGH_ROWS, OF_A_VECTOR, Body, Leaf, in_register, is_product, operations, own_numbers
 from .cut import IN_CACHE
 from .exact_loops import is_exact, is_exact_loop
 from .graph import OUTSIDE, Graph, reached
@@ -215,7 +215,9 @@ def why_not(body: Body) -> str | None:
     of_bins = site.family == "histogram" and not site.rows  # an update of a few numbers is one
     positioned, searched = any(s.positioned for s in body.sites), _is_searched_elsewhere(body)
     numbers: float = math.prod(site.sizes) if of_bins else site.elements
-    if site.family == "map" and not (positioned or searched):
+    own = {s.index for s in body.sites}
+    reduces = any(body.graph.eqns[k].primitive.name in REDUCTIONS for k in body.taken - own)
+    if site.family == "map" and (reduces or not (positioned or searched)):
         numbers = max(numbers, math.prod(site.sizes) * body.widest)  # that are reduced for each
     if numbers < _fewest(body):
         return "few elements: XLA's loop is done before a kernel is called"
@@ -229,10 +231,12 @@ def why_not(body: Body) -> str | None:
         return "one sum of rows, which XLA adds as vectors, too"
     if not (body.leaves or body.counted) or any(0 in var.aval.shape for var, _ in body.leaves):
         return "there is nothing to be read"
-    beside = any(0 < len({k for k in labels if k >= site.kept}) < len(site.sizes) - site.kept for _, labels in body.leaves)
-    looped = beside and not body.combined
-    if looped and site.family in ("map", "reduce") and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
-        return "every pair of two arrays, with a loop inside"
+    if site.family in ("reduce", "map") and any(is_product(body.graph, s.eqn) for s in body.sites):
+        return "a product of matrices"
+    if body.has_pairs and body.combined is None and site.family in ("map", "reduce"):
+        long = math.prod(site.sizes[body.innermost :]) >= ENOUGH_ROWS
+        if not long and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
+            return "every pair of two arrays, with a loop inside"
     narrow = bool(site.lanes) and not is_wide(site)
     in_common = any(leaf not in body.streamed and leaf[0].aval.size > 1 for leaf in body.leaves)
     of_few = in_common and site.kept > 0 and (math.prod(site.lanes) < WIDE_FOR_XLA or _compares(site))

@@ -253,8 +253,10 @@ class _Plan:
             slower = [why_not(b) for b in bodies]
             if any(slower):
                 certain = [why and why_not(self._body(g)) for g, why in zip(groups, slower, strict=True)]
-                if any(certain):  # columns that read what only these would have written are looked at once more
-                    slower = [None if g[0].lanes and not c else w for g, w, c in zip(groups, slower, certain, strict=True)]
+                if any(certain):  # what would read that which only these would have written is looked at once more
+                    apart = {s.eqn.outvars[0] for g, c in zip(groups, certain, strict=True) if c for s in g}
+                    again = [g[0].lanes or apart.intersection(b.cut) for g, b in zip(groups, bodies, strict=True)]
+                    slower = [None if a and not c else w for w, c, a in zip(slower, certain, again, strict=True)]
                 for b, why in zip(bodies, slower, strict=True):
                     self.left.update((s.index, why) for s in b.sites if why)
                 groups = [g for g, why in zip(groups, slower, strict=True) if not why]
@@ -294,7 +296,9 @@ class _Plan:
         outside = sorted(self.graph.evaluated(_reads_of(bodies)), reverse=True)
         for index in (k for k in outside if k not in tried):
             tried.add(index)
-            for site in filter(self._is_worth_one, small_reductions(index, self.graph.eqns[index])):
+            worth = list(filter(self._is_worth_one, small_reductions(index, self.graph.eqns[index])))
+            if worth:
+                site = min(worth, key=lambda s: self._body([s]).has_pairs)
                 others = [k for k in outside if k != index and self.graph.eqns[k].invars[:1] == site.eqn.invars[:1]]
                 return [site, *(s for k in others for s in self._small(k, site))]
         return None

@@ -25,8 +25,8 @@ from .folds import fold_of
 from .graph import Graph
 from .sorts import axis_of, is_short
 
-MOST_OWN = 128
-"""Numbers that a loop's body computes at once."""
+MOST_OWN, MOST_PASSING = 128, 512
+"""Numbers that a loop's body computes at once; additions of those of which one equation takes each as it is made."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -168,7 +168,7 @@ def small_reductions(index: int, eqn: JaxprEqn) -> Iterator[Site]:
     if not axes or not all(isinstance(n, int) for n in shape) or not is_number(out, complex=True):
         return
     for rank in range(axes[0], 0, -1):
-        if 0 < math.prod(shape[rank:]) <= MOST_OWN:
+        if 0 < math.prod(shape[rank:]) <= MOST_PASSING and math.prod(out.aval.shape[rank:]) <= MOST_OWN:
             yield map_of(index, eqn, rank)
     if axes[-1] < len(shape) - 1 and 0 < math.prod(shape[a] for a in axes) <= MOST_OWN:
         yield map_of(index, eqn)
