@@ -19,6 +19,7 @@ from ..tracing.lanewise import OWN, SAME, Lane
 from .cut import count_of
 from .exact_loops import each_step, is_exact_loop, steps
 from .graph import Graph
+from .products import is_product
 from .sites import MOST_OWN, MOST_PASSING, Site
 from .sorts import additions as of_sort
 from .sorts import is_short, is_sort
@@ -37,8 +38,9 @@ MOST_IN_ROW = 8192
 LONGEST_COMBINED, LONGEST_COMBINED_DEAR = 16, 100
 """Numbers of a row that is combined as one element; where arithmetic is :data:`DEAR`, for which vectors along it wait."""
 
-FEWEST_COMBINED = 16
-"""Rows that are alike in which arrays go along them, side by side, below which they fill no vectors."""
+FEWEST_COMBINED, LONG_COMBINED = 16, 8
+"""Rows that are alike in which arrays go along them, side by side, below which they fill no vectors; numbers of a row from above
+which up to :data:`LONGEST_COMBINED` it takes twice as many."""
 
 MOST_UNROLLED = 4096
 """Additions for a row of those that lie side by side, each of which has code of its own."""
@@ -56,9 +58,6 @@ DEAR = 8
 ENOUGH_ROWS = 64
 """Rows of the innermost loops, from which on the others are a batch. Where there are several devices, which may share any of the
 axes, all but the last are."""
-
-SHORTEST_PRODUCT = 16
-"""Numbers of a sum from which on it is XLA's product of matrices, where it is of one."""
 
 MOST_SLICED = 32
 """Numbers for an element that are read beside those that it wants, if these are a slice."""
@@ -182,6 +181,8 @@ class Body:
         """Of a reduction whose elements are short rows: the first of their loops, and that of the loops within the rows. None if
         they are not: what is read once for a row would make a reduction of every row by itself."""
         plain = self.sites[0].family == "reduce" and not self.counted and not any(s.positioned for s in self.sites)
+        of_rows = (x for x in self.leaves if any(0 <= k < self.innermost for k in x[1]))
+        plain &= all(own_numbers(*x) * in_register(x[0]) < LONG_ROW for x in of_rows)
         first = self._alike(self.innermost) if self.few_alike else self.innermost
         outer, row = self._alike(first), math.prod(self.sites[0].sizes[first:])
         if not plain or first == self.batch or row > LONGEST_COMBINED_DEAR or self._are_few(outer, first):
@@ -211,7 +212,10 @@ class Body:
         return self._are_few(self._alike(self.innermost), self.innermost)
 
     def _are_few(self, outer: int, first: int) -> bool:
-        return outer > self.batch and math.prod(self.sites[0].sizes[outer:first]) < FEWEST_COMBINED
+        sizes, before, rows = self.sites[0].sizes, set(range(outer)), set(range(outer, first))
+        apart = outer > self.batch or any(before & set(k) and not rows & set(k) for _, k in self.leaves)
+        fewest = FEWEST_COMBINED * (1 + (LONG_COMBINED < math.prod(sizes[first:]) <= LONGEST_COMBINED))
+        return apart and math.prod(sizes[outer:first]) < fewest
 
     @functools.cached_property
     def side_by_side(self) -> bool:
@@ -315,26 +319,6 @@ def own_numbers(var: Any, labels: Labels) -> float:
     """Infinite where it is not known how many."""
     mine = own_shape(var, labels)
     return math.prod(mine) if all(isinstance(n, int) for n in mine) else math.inf
-
-
-def is_product(graph: Graph, eqn: JaxprEqn) -> bool:
-    """Is it a sum of products, of numbers of two arrays each of which is in several sums? XLA multiplies them as matrices."""
-    mul = graph.made_by(eqn.invars[0]) if eqn.primitive.name == "reduce_sum" else None
-    if mul is None or mul.primitive.name != "mul":
-        return False
-    summed = eqn.params["axes"]
-    left, right = ({a for a in _varies_along(graph, v) if a not in summed} for v in mul.invars)
-    long = count_of(eqn.invars[0].aval.shape[a] for a in summed) >= SHORTEST_PRODUCT
-    return long and bool(left - right) and bool(right - left)
-
-
-def _varies_along(graph: Graph, var: Any) -> set[int]:
-    """The axes along which it has not been broadcast."""
-    eqn = None if isinstance(var, Literal) else graph.made_by(var)
-    if eqn is None or eqn.primitive.name != "broadcast_in_dim":
-        return {a for a, n in enumerate(var.aval.shape) if not isinstance(n, int) or n != 1}
-    (x, *_), places = eqn.invars, eqn.params["broadcast_dimensions"]
-    return {places[a] for a in _varies_along(graph, x)}
 
 
 def operations(eqn: JaxprEqn) -> float:

@@ -11,10 +11,11 @@ from jax.extend.core import JaxprEqn, Var
 from ..operators.operator import MAX_STRUCT_SLOTS
 from ..tracing.labels import MOVES, NUMBER_BY_NUMBER, REDUCTIONS, own_shape
 from ..tracing.lanewise import OWN
-from .body import DEAR, ENOUGH_ROWS, OF_A_VECTOR, Body, Leaf, in_register, is_product, operations, own_numbers
+from .body import DEAR, ENOUGH_ROWS, OF_A_VECTOR, Body, Leaf, in_register, operations, own_numbers
 from .cut import IN_CACHE
 from .exact_loops import is_exact, is_exact_loop
 from .graph import OUTSIDE, Graph, reached
+from .products import SHORTEST, is_product
 from .sites import Site
 from .sorts import is_sort
 from .stencils.stencil import Stencil
@@ -233,9 +234,12 @@ def why_not(body: Body) -> str | None:
         return "there is nothing to be read"
     if site.family in ("reduce", "map") and any(is_product(body.graph, s.eqn) for s in body.sites):
         return "a product of matrices"
-    if body.has_pairs and body.combined is None and site.family in ("map", "reduce"):
+    if site.family in ("map", "reduce"):
         long = math.prod(site.sizes[body.innermost :]) >= ENOUGH_ROWS
-        if not long and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
+        if any(is_product(body.graph, e, 1 if long else SHORTEST) for e in (*inside, *(s.eqn for s in body.sites))):
+            return "a product of matrices"
+        looped = body.has_pairs and body.combined is None and not long
+        if looped and any(e.primitive.name.startswith(("reduce_", "arg")) for e in inside):
             return "every pair of two arrays, with a loop inside"
     narrow = bool(site.lanes) and not is_wide(site)
     in_common = any(leaf not in body.streamed and leaf[0].aval.size > 1 for leaf in body.leaves)
@@ -265,7 +269,7 @@ def why_not(body: Body) -> str | None:
     again = fused and row < shortest
     abreast = not narrow and _are_beside_each_other(body, row)
     rows = bool(site.kept and not abreast) or (positioned and not narrow and bool(site.lanes))
-    if not slow and (_are_few_alike(body) or (rows and (again or _are_short(body, row, each)))):
+    if not slow and (_are_few_alike(body, each) or (rows and (again or _are_short(body, row, each)))):
         return "short rows, each reduced by itself"
     written = [
         leaf
@@ -432,10 +436,15 @@ def _are_short(body: Body, row: int, each: float) -> bool:
     return row < (SHORTEST_OF_BYTES if bytes_compared else SHORTEST_ROW)
 
 
-def _are_few_alike(body: Body) -> bool:
+SHORTEST_APART = 16
+"""Elements of a row from which on rows that are alike by the few are reduced side by side, if arithmetic is cheap."""
+
+
+def _are_few_alike(body: Body, each: float) -> bool:
     """Are too few short rows alike, in what each reads of its own, to fill vectors?"""
     row = math.prod(body.sites[0].sizes[body.innermost :])
-    return body.innermost > body.batch and body.combined is None and body.few_alike and SHORTEST_OF_BYTES <= row < SHORT_ROW
+    few = body.innermost > body.batch and body.combined is None and body.few_alike
+    return few and row < (SHORT_ROW if each >= DEAR else SHORTEST_APART)
 
 
 def _is_in_part(body: Body) -> bool:

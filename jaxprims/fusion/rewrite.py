@@ -36,6 +36,7 @@ from .kernels import Kernel, kernel_from, kernel_of, with_stencil
 from .maps import find_maps, is_worth_one
 from .pays import is_held, why_no_rows, why_not
 from .priced import SAVED, bytes_around, price
+from .products import as_matrices
 from .rows import find_rows, leaves_short_ones
 from .sites import MOST_OWN, Site, find_sites, small_reductions
 from .stencils.pays import folds, why_no_stencil
@@ -51,13 +52,19 @@ _MOVES = frozenset("slice concatenate pad rev split scatter dynamic_slice dynami
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rewritten:
     """A function with its sites in kernels; why the others are not, by equation. ``chains``: of kernels, in words. ``held``: is
-    an argument to be, if any is?"""
+    an argument to be, if any is? ``multiplies``: has it matrices that were not written as such?"""
 
     closed: ClosedJaxpr
     kernels: tuple[Kernel, ...]
     left: tuple[tuple[str, str], ...]
     chains: tuple[str, ...] = ()
     held: tuple[bool, ...] = ()
+    multiplies: bool = False
+
+    @property
+    def is_other(self) -> bool:
+        """Than it was written."""
+        return bool(self.kernels) or self.multiplies
 
     def as_it_stands(self, *args: Any) -> list[Any]:
         """Called where it is seen what made the arguments."""
@@ -78,13 +85,14 @@ def rewritten(graph: Graph) -> Rewritten:
     of_arguments = set(arguments_to_be_held(graph, plan.compared, kernels, by_xla))
     args = graph.jaxpr.invars
     called: list[Kernel] = []
-    closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs, called, once))(*(v.aval for v in args))
+    products = {k: product for k in by_xla if (product := as_matrices(graph, graph.eqns[k])) is not None}
+    closed = jax.make_jaxpr(lambda *xs: _run(graph, kernels, xs, called, once, products))(*(v.aval for v in args))
     kernels = [k for k in kernels if k in called]  # others take in what some are for
     closed, chains = (closed, []) if graph.with_rules else chained(closed)
     done = {index for k in kernels for index in k.inside}
     left = tuple((_title(graph.eqns[k]), why) for k, why in sorted(plan.left.items()) if k not in done)
     holds = tuple(v in of_arguments for v in args) if of_arguments else ()
-    return Rewritten(closed, tuple(kernels), left, chains=tuple(chains), held=holds)
+    return Rewritten(closed, tuple(kernels), left, chains=tuple(chains), held=holds, multiplies=bool(products))
 
 
 def _cheapest(graph: Graph) -> tuple[_Plan, list[Kernel]]:
@@ -448,10 +456,11 @@ def _reads_of(bodies: Sequence[Body]) -> dict[int, Sequence[Any]]:
 
 
 def _run(
-    graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any], called: list[Kernel], once: Mapping[Var, Callable[[Any], Any]]
-) -> list[Any]:
+    graph: Graph, kernels: Sequence[Kernel], args: Sequence[Any], called: list[Kernel], once: Mapping[Var, Callable[[Any], Any]],
+    products: Mapping[int, Callable[[Mapping[Any, Any]], Any]],
+) -> list[Any]:  # fmt: skip
     """The graph's results, each kernel ``called`` where its first result is wanted. ``once``: what XLA does not make again, and
-    how that is said."""
+    how that is said. ``products``: equations that are made otherwise, of what is known."""
     within = {index: k for k in kernels for index in k.made}
     env: dict[Any, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))
 
@@ -473,7 +482,8 @@ def _run(
                 todo += reversed(missing)
             elif kernel is None:
                 eqn = graph.eqns[index]
-                results = run_equation(eqn, [value_of(x, env) for x in eqn.invars])
+                product = products[index](env) if index in products else None
+                results = run_equation(eqn, [value_of(x, env) for x in eqn.invars]) if product is None else [product]
                 env.update((v, once[v](r) if v in once else r) for v, r in zip(eqn.outvars, results, strict=True))
             else:
                 called.append(kernel)
