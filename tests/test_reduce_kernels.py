@@ -308,7 +308,7 @@ OPERATORS = {"sum": jnp.add, "max": jnp.maximum, "prod": jnp.multiply}
 @pytest.mark.parametrize("n", [16, 17, 31, 32, 33, 47, 100, 300])
 @pytest.mark.parametrize("dtype", ["float32", "int8", "int32", "bfloat16", "complex64"])
 @pytest.mark.parametrize("name", ["sum", "max", "prod"])
-@pytest.mark.parametrize("rows", [(16,), (17,), (100,), (3, 40)])
+@pytest.mark.parametrize("rows", [(16,), (17,), (100,), (3, 40), (50, 3), (9, 15)])
 def test_rows_that_lie_apart(rows: tuple[int, ...], name: str, dtype: str, n: int) -> None:
     """Operands that lack batch axes: an array that all rows read, numbers of its own that each row captures."""
     if dtype == "complex64" and name == "max":
