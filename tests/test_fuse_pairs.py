@@ -1,5 +1,5 @@
-"""``fuse``: functions of all pairs of two arrays' rows, each of which is a short sum, and what is made of them; sums that are products
-of matrices."""
+"""``fuse``: functions of all pairs of two arrays' rows, each of which is a short sum, and what is made of them; sums that are
+products of matrices."""
 
 from __future__ import annotations
 

@@ -40,6 +40,9 @@ SHORT_ROW, SHORTEST_ROW, SHORTEST_SEARCHED, SHORTEST_OF_BYTES = 128, 20, 25, 12
 """Elements of a row below which XLA reduces the rows, one by one, as fast: if it is dear to make what they take, of numbers in
 common, too; in any case, but where floats are compared that are made for it; if positions of extremes are wanted; of bytes."""
 
+SEARCHED_OF = {"bfloat16": 16} | dict.fromkeys("float64 int32 uint32 int64 uint64".split(), SHORTEST_ROW)
+"""The same for positions among numbers of these types."""
+
 FEW_COMPARED, SHORT_COMPARED = 8, 64
 """Floats of a row in memory up to which it takes XLA longer than a kernel to find the greatest; bytes below which it does so of
 floats that are dear to make, which it makes one by one, too."""
@@ -308,10 +311,14 @@ def is_wide(site: Site) -> bool:
 def _are_beside_each_other(body: Body, row: int) -> bool:
     """Are they sums of columns in each of several rows, for which XLA begins anew in each? Of what it writes with them it makes
     more where columns have several axes."""
-    site, halves = body.sites[0], any(jnp.dtype(var.aval.dtype).itemsize == 2 for var, _ in body.streamed)
-    enough = row >= SHORTEST_ROW or (math.prod(site.lanes) >= BESIDE_EACH_OTHER and not halves)
+    site = body.sites[0]
+    enough = row >= SHORTEST_ROW or (math.prod(site.lanes) >= BESIDE_EACH_OTHER and not _reads_halves(body))
     several = site.kept > 0 and site.op is jnp.add and is_wide(site) and enough
     return several and (len(site.lanes) == 1 or _is_only_reduced(body.graph, (s.eqn.outvars[0] for s in body.sites)))
+
+
+def _reads_halves(body: Body) -> bool:
+    return any(jnp.dtype(var.aval.dtype).itemsize == 2 for var, _ in body.leaves)
 
 
 def _has_vectors(site: Site) -> bool:
@@ -428,10 +435,13 @@ def _are_short(body: Body, row: int, each: float) -> bool:
     site = body.sites[0]
     compared = _compares_floats(site) and site.elements >= FEWEST
     if any(s.positioned for s in body.sites):
-        return row < SHORTEST_SEARCHED - bool(site.lanes)
+        dtype = site.eqn.invars[0].aval.dtype
+        return row < SEARCHED_OF.get(dtype.name, SHORTEST_SEARCHED) - bool(site.lanes)
     if compared:
+        if _is_in_part(body):
+            return row < FEWEST_APART
         made = each > 0 or len(body.sites) > 1
-        return FEW_COMPARED < row < (FEWEST_APART if _is_in_part(body) else 0 if made else SHORTEST_ROW)
+        return FEW_COMPARED < row < (0 if made else SHORTEST_ROW)
     bytes_compared = _compares(site) and site.eqn.outvars[0].aval.dtype.itemsize == 1
     return row < (SHORTEST_OF_BYTES if bytes_compared else SHORTEST_ROW)
 
@@ -441,10 +451,12 @@ SHORTEST_APART = 16
 
 
 def _are_few_alike(body: Body, each: float) -> bool:
-    """Are too few short rows alike, in what each reads of its own, to fill vectors?"""
+    """Are too few short rows alike, in what each reads of its own, to fill vectors; or do they read halves, to be taken apart?"""
     row = math.prod(body.sites[0].sizes[body.innermost :])
+    if _reads_halves(body) and _is_in_part(body) and row < SHORT_ROW:
+        return True
     few = body.innermost > body.batch and body.combined is None and body.few_alike
-    return few and row < (SHORT_ROW if each >= DEAR else SHORTEST_APART)
+    return few and row < (SHORT_ROW if each >= DEAR or _reads_halves(body) else SHORTEST_APART)
 
 
 def _is_in_part(body: Body) -> bool:

@@ -78,7 +78,7 @@ def _folds_logic(problem: OrderedProblem) -> str | None:
 # --- positions of extremes --------------------------------------------------------------------------------------------
 
 FEW_STEPS_TO_FIND, FEW_STEPS_TO_FIND_NARROW = 20, 16
-"""As :data:`FEW_STEPS`, of positions; of those of floats in rows where no vectors are wider than 32 bytes."""
+"""As :data:`FEW_STEPS`, of positions; of those of floats in rows where no vectors are wider than 32 bytes, and of bfloat16."""
 
 SHORT_ROW_IN_LOOP = 24
 """Halves in a row of many, whose extremes XLA has found, in a loop's body, when their maker has written them for a kernel."""
@@ -95,7 +95,7 @@ def _finds_positions(problem: OrderedProblem, in_loop: bool | None) -> str | Non
     rows = problem.lanes == 1 and problem.members > 1
     if in_loop and rows and dtype in HALVES and problem.n < SHORT_ROW_IN_LOOP:
         return "short rows in a loop: XLA makes what it compares"
-    floats, few = dtype in HALVES + FLOATS, FEW_STEPS_TO_FIND
+    floats, few = dtype in HALVES + FLOATS, FEW_STEPS_TO_FIND_NARROW if dtype == "bf16" else FEW_STEPS_TO_FIND
     if problem.lanes == 1 and has_narrow_vectors():
         few = FEW_STEPS_TO_FIND_NARROW if floats else FEW_STEPS
     one_by_one = rows and floats and problem.members % 2 and problem.n > ODD_ROW and every > FEW_IN_ALL
