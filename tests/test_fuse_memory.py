@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fused import same
+from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 import jaxprims as jp
@@ -215,3 +217,41 @@ def test_maxima_of_short_rows_are_kept(f: Callable[[Any], Any]) -> None:
     np.testing.assert_allclose(
         jax.jit(jax.grad(jp.fuse(lambda x: jnp.mean(f(x)))))(rows), jax.grad(lambda x: jnp.mean(f(x)))(rows), rtol=1e-4
     )
+
+
+def halves(x: Any) -> Any:
+    y = jnp.tanh(x.astype(jnp.bfloat16))
+    return y, jnp.sum(y.astype(jnp.float32))
+
+
+def flattened(x: Any) -> Any:
+    at = (jnp.arange(40)[:, None] * jnp.arange(50)) % 20
+    return jnp.zeros(20).at[at.ravel()].add((x[:40, None] * x[:50]).ravel())
+
+
+TRACED: dict[str, Callable[[Any], Any]] = {
+    "unrolled": lambda x: lax.scan(lambda c, t: (c + t, c * t), 0.0, jnp.cumsum(x)[:3], unroll=True)[1],
+    "unrolled twice": lambda x: jnp.polyval(lax.scan(lambda c, t: (c + t, c), 0.0, x[:3], unroll=3)[1], x),
+    "tree": lambda x: lax.associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (jnp.tanh(x), x))[1],
+    "product": lambda x: jnp.cumprod(jnp.cos(x)),
+    "difference": lambda x: jax.grad(lambda a, b: jnp.sum(jnp.sin(a - b)), (0, 1))(x, x * 2),
+    "halves": halves,
+    "flattened": flattened,
+    "recurrence": lambda x: lax.scan(lambda c, t: (0.9 * c + t, c), 0.0, x)[1],
+    "stencil": lambda x: lax.fori_loop(0, 6, lambda _, u: u + 0.1 * (jnp.roll(u, 1) - u), x),
+}
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("name", TRACED)
+def test_no_tracer_is_held_by_a_plan(name: str, gradient: bool) -> None:
+    def loss(f: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.grad(lambda x: sum(jnp.sum(jnp.sin(y).astype(jnp.float32)) for y in jax.tree.leaves(f(x))))
+
+    program, x = TRACED[name], X[:2000] / 4
+    closed = jax.make_jaxpr(loss(program) if gradient else program)(x)
+    with jax.check_tracer_leaks():
+        left = [Fused(closed, with_rules=with_rules).rewritten.left for with_rules in (False, True)]
+        got = loss(jp.fuse(program))(x) if gradient else jp.fuse(program)(x)
+    assert "a fault in fuse" not in str(left)
+    same(jax.jit(loss(program) if gradient else program)(x), got, 1e-2 if name == "halves" else 1e-3)

@@ -121,8 +121,11 @@ def flat_graph(
     """``with_rules``: calls that have rules of their own for derivatives stay calls. ``barriers``: what a checkpoint makes again
     is behind one; not in a loop's body, which makes nothing that was made before the loop."""
     calls = CALLS - RULES - CHECKPOINTS if with_rules else CALLS
-    inlining = _Inlining(rewrite, calls, barriers)
-    inlined = jax.make_jaxpr(lambda *xs: inlining.of(closed.jaxpr, closed.consts, xs))(*(v.aval for v in closed.jaxpr.invars))
+
+    def function(*xs: Any) -> list[Any]:
+        return _Inlining(rewrite, calls, barriers).of(closed.jaxpr, closed.consts, xs)
+
+    inlined = jax.make_jaxpr(function)(*(v.aval for v in closed.jaxpr.invars))
     jaxpr = by_result(as_calls(pruned(_shared(inlined.jaxpr))))
     eqns = jaxpr.eqns
     producer: dict[Var, int] = {}
@@ -145,8 +148,8 @@ Equation = Callable[[JaxprEqn, Sequence[Any], Callable[[Any], Any]], Sequence[An
 """The results of an equation, from its operands and the values of all atoms before it."""
 
 
-def with_equations(graph: Graph, equation: Equation) -> ClosedJaxpr:
-    """The function with each of its equations done so."""
+def with_equations(graph: Graph, equation: Equation, *kept: dict[Any, Any]) -> ClosedJaxpr:
+    """The function with each of its equations done so. ``kept``: what they keep for those behind them, and no longer."""
 
     def function(*args: Any) -> list[Any]:
         known: dict[Var, Any] = dict(zip((*graph.jaxpr.constvars, *graph.jaxpr.invars), (*graph.consts, *args), strict=True))
@@ -158,7 +161,10 @@ def with_equations(graph: Graph, equation: Equation) -> ClosedJaxpr:
             known.update(zip(eqn.outvars, out, strict=True))
             return out
 
-        return interpret(graph.jaxpr, graph.consts, args, one)
+        out = interpret(graph.jaxpr, graph.consts, args, one)
+        for made in kept:
+            made.clear()
+        return out
 
     return jax.make_jaxpr(function)(*(v.aval for v in graph.jaxpr.invars))
 

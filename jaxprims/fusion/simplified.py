@@ -68,7 +68,7 @@ def simplified(graph: Graph) -> ClosedJaxpr | None:
             out = [lax.neg(negated[eqn.outvars[0]])]
         return out
 
-    return with_equations(graph, equation)
+    return with_equations(graph, equation, negated, wide)
 
 
 def _dear_halves(graph: Graph, rules: Mapping[int, Rule]) -> dict[Any, Rule]:

@@ -49,9 +49,10 @@ def scanned_in_order(graph: Graph, with_names: bool = True) -> ClosedJaxpr | Non
     """The function with a scan in place of each such tree; None if there are none. ``with_names``: with JAX's own where there is
     one by such an operator."""
     trees = list(_trees(graph))
-    parts = {v: functools.partial(tree.scanned, with_names) for tree in trees for v in tree.outs.values()}
-    parts |= {v: tree.pulled for tree in trees if tree.gradient is not None for v in tree.gradient.results}
     made: dict[Any, Any] = {}
+    parts = {v: functools.partial(tree.scanned, with_names, made) for tree in trees for v in tree.outs.values()}
+    gradients = {v: tree for tree in trees if tree.gradient is not None for v in tree.gradient.results}
+    parts |= {v: functools.partial(tree.pulled, made) for v, tree in gradients.items()}
 
     def equation(eqn: JaxprEqn, operands: Sequence[Any], value: Callable[[Any], Any]) -> Sequence[Any]:
         out: Any = eqn.outvars[0] if eqn.outvars else None
@@ -61,7 +62,7 @@ def scanned_in_order(graph: Graph, with_names: bool = True) -> ClosedJaxpr | Non
             made.update(parts[out](value))
         return [typed(made[out], out.aval)]
 
-    return with_equations(graph, equation) if trees else None
+    return with_equations(graph, equation, made) if trees else None
 
 
 def with_rule(eqn: JaxprEqn) -> Callable[..., list[Any]] | None:
@@ -180,8 +181,8 @@ class _Tree:
 
     # --- the scan
 
-    def scanned(self, with_names: bool, value: Callable[[Any], Any]) -> dict[Any, Any]:
-        """The results."""
+    def scanned(self, with_names: bool, kept: dict[Any, Any], value: Callable[[Any], Any]) -> dict[Any, Any]:
+        """The results. What their gradient needs is kept."""
         leaves, captured, name = [*map(value, self.leaves)], [*map(value, self.function.captured)], self.function.name
         if name in CUMULATIVE and with_names and not self.gradient and leaves[0].size >= FEWEST_NAMED:
             return {self.outs[0]: CUMULATIVE[name](leaves[0], axis=self.axis)}
@@ -197,12 +198,12 @@ class _Tree:
         if self.gradient is None:
             results = function(*leaves)
         else:
-            results, self._pull = jax.vjp(function, *leaves)
+            results, kept[self] = jax.vjp(function, *leaves)
         return dict(zip(self.outs.values(), results, strict=True))
 
-    def pulled(self, value: Callable[[Any], Any]) -> dict[Any, Any]:
+    def pulled(self, kept: dict[Any, Any], value: Callable[[Any], Any]) -> dict[Any, Any]:
         """What is made of the gradient, and of what is added to it."""
         assert self.gradient is not None
-        made, more = self._pull([*map(value, self.gradient.begins)]), self.gradient.more
+        made, more = kept[self]([*map(value, self.gradient.begins)]), self.gradient.more
         sums = [functools.reduce(lax.add, [*map(value, also), x]) for x, also in zip(made, more, strict=True)]
         return dict(zip(self.gradient.results, sums, strict=True))

@@ -60,7 +60,7 @@ def unflattened(graph: Graph) -> ClosedJaxpr | None:
             whole[out] = lax.reshape(whole.get(eqn.invars[0], operands[0]), shape)
         return [lax.reshape(whole[out], out.aval.shape)]
 
-    return with_equations(graph, equation)
+    return with_equations(graph, equation, numbers, whole)
 
 
 def _shapes(graph: Graph, alike: Collection[Any]) -> dict[Var, Shape]:
