@@ -189,6 +189,28 @@ def test_export(tmp_path: Path) -> None:
         assert np.array_equal(first, np.cumsum(y[0, :, 0]))
 
 
+WITH_IDENTITY = {
+    "reduce": lambda x, at: jp.reduce(x, lambda a, b: jnp.where(b == 0, a, b), axis=at, identity=0),
+    "of any lane": lambda x, at: jp.reduce(x, lambda a, b: a * b, axis=at, identity=np.ones((1, 1), np.float32)),
+    "exclusive": lambda x, at: jp.scan(x, lambda a, b: jnp.where(b == 0, a, b), axis=at, exclusive=True, identity=0),
+    "pairs": lambda x, at: jp.scan((x, -x), affine, axis=at, exclusive=True, identity=(1, 0)),
+    "segments": lambda x, at: jp.segment_reduce(x, jp.Offsets(jnp.array([0, 0, 1])), lambda a, b: a * b, identity=1),
+    "gradient": lambda x, at: jax.grad(lambda x: jnp.sum(jp.reduce(x, lambda a, b: a * b, axis=at, identity=1) ** 2))(x),
+}
+
+
+@pytest.mark.parametrize("sizes", ["n, m, 3", "n, n, m", "2*n, 4, n", "3, n, 1"])
+@pytest.mark.parametrize("name", WITH_IDENTITY)
+def test_lanes_of_symbolic_number_and_an_identity(name: str, sizes: str) -> None:
+    x = jax.ShapeDtypeStruct(jax.export.symbolic_shape(sizes), jnp.float32)
+    for at in (0, 2):
+        f = jax.jit(lambda x, at=at: WITH_IDENTITY[name](x, at))
+        exported = export(f)(x)
+        for n, m in (3, 2), (1, 5):
+            y = data(*(eval(size, {"n": n, "m": m}) for size in sizes.split(",")), seed=n) / np.float32(4)
+            assert_close(exported.call(y), jax.tree.map(np.asarray, f(y)))
+
+
 @pytest.mark.dear
 def test_many_threads() -> None:
     """Compiled and run from eight Python threads at once."""

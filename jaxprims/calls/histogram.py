@@ -147,7 +147,7 @@ def checked_identity(monoid: Monoid, pair: Typed) -> tuple[list[Any] | None, boo
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     try:
-        return np.broadcast_shapes(shape, target) == tuple(target)
+        return jnp.broadcast_shapes(shape, target) == tuple(target)
     except ValueError:
         return False
 

@@ -123,7 +123,7 @@ def _operator_on_elements(call: Ordered, lanes: int, identity: list[Any] | None,
         return large_operator(closed)
     uniform = None
     if identity is not None:
-        rows = [np.broadcast_to(v, s).reshape(-1, *s[lanes:]) for v, s in zip(identity, shapes, strict=True)]
+        rows = [_rows(v, s, lanes) for v, s in zip(identity, shapes, strict=True)]
         if all(_all_alike(r) for r in rows):  # else it is passed as a start value
             uniform = [r[0] if len(r) else np.zeros(r.shape[1:], r.dtype) for r in rows]
     ((_, operator, captured),), _ = make_operators(closed, uniform, most=most)
@@ -139,6 +139,12 @@ def _probed(call: Ordered, shapes: list[tuple[int, ...]]) -> ClosedJaxpr:
     if [(tuple(o.shape), np.dtype(o.dtype)) for o in closed.out_avals] != list(zip(shapes, call.values.dtypes, strict=True)):
         raise Unsupported("operator", _DIFFERENTLY)
     return closed
+
+
+def _rows(value: np.ndarray, shape: tuple[int, ...], lanes: int) -> np.ndarray:
+    """What it has for each of the lanes that it tells apart, whose number may be symbolic."""
+    own = value.reshape((1,) * (len(shape) - value.ndim) + value.shape)
+    return np.broadcast_to(own, own.shape[:lanes] + shape[lanes:]).reshape(-1, *shape[lanes:])
 
 
 def _all_alike(rows: np.ndarray) -> bool:
