@@ -166,6 +166,21 @@ def test_derivatives():
     )
 
 
+@pytest.mark.parametrize("count", [300, 2000, 9000])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"])
+def test_narrow_floats_are_added_up_wide(dtype, count):
+    """By index, too: where each sum is rounded, counts stop at 8, at 16, at 256."""
+    ids = jnp.asarray(np.random.default_rng(count).integers(0, 2 + count // 400, count), "int32")
+
+    def counts(ids):
+        x = hot(ids, dtype=dtype)
+        return jax.lax.reduce(x, x.dtype.type(0), jax.lax.add, (0,))
+
+    got, wanted = np.asarray(jp.fuse(counts)(ids), np.float32), np.bincount(ids, minlength=K)[:K]
+    np.testing.assert_allclose(got, wanted, rtol=float(jnp.finfo(dtype).eps))
+    assert KIND in str(jp.explain(jp.fuse(counts))(ids))
+
+
 def test_batches():
     ids, x = IDS.reshape(3, -1), X.reshape(3, -1, 4)
     for f in (REDUCED["counts"], MULTIPLIED["added"], MULTIPLIED["read"]):

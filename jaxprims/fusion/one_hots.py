@@ -132,8 +132,9 @@ def _updated(
     """Positions updated by the numbers at their index, of arrays of ``shape``: of axes that both have for each result (a batch),
     those that are reduced, and those that the numbers alone have."""
     batch, axes, free = divided
-    at, updates = _ordered(index(value), (*batch, *axes)), number(value).astype(aval.dtype)
-    into = jnp.full((shape[axis], *(shape[k] for k in free)), _identity(how, aval.dtype), aval.dtype)
+    dtype = _accumulated_in(how, aval.dtype)
+    at, updates = _ordered(index(value), (*batch, *axes)), number(value).astype(dtype)
+    into = jnp.full((shape[axis], *(shape[k] for k in free)), _identity(how, dtype), dtype)
 
     def one(at: Any, updates: Any) -> Any:
         return getattr(into.at[_inside(at, shape[axis])], how)(updates, mode="drop")
@@ -143,13 +144,19 @@ def _updated(
     for _ in batch:
         one = jax.vmap(one, in_axes=(0, 0 if updates.ndim else None))
     order = (*batch, axis, *free)
-    out = jnp.transpose(one(at, updates), [order.index(k) for k in sorted(order)])
+    out = jnp.transpose(one(at, updates).astype(aval.dtype), [order.index(k) for k in sorted(order)])
     return lax.broadcast_in_dim(out, aval.shape, [k - sum(a < k for a in axes) for k in sorted(order)])
 
 
 def _ordered(x: Any, axes: Sequence[int]) -> Any:
     """An array of these axes in ascending order, in this one."""
     return jnp.transpose(x, [sorted(axes).index(k) for k in axes])
+
+
+def _accumulated_in(how: str, dtype: Any) -> Any:
+    """XLA rounds what it reduces in less than f32 once, at the end, but what it updates by index each time."""
+    rounds = how in ("add", "mul") and jnp.issubdtype(dtype, jnp.floating)
+    return np.dtype(np.float32) if rounds and jnp.finfo(dtype).bits < 32 else dtype
 
 
 def _identity(how: str, dtype: Any) -> Any:
