@@ -135,3 +135,29 @@ def test_what_products_of_matrices_are_written_as() -> None:
         x, y = (jnp.ones(shape) for shape in shapes)
         text = jax.jit(jp.fuse(fn)).lower(x, y).as_text()
         assert ("dot_general" in text) == (name not in ("in common", "spread along a sum", "few columns")), name
+
+
+GATHERED: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "products": lambda x, t, ids: jnp.sum(x * t[ids], -1),
+    "distances": lambda x, t, ids: jnp.sqrt(jnp.sum((x - t[ids]) ** 2, -1)),
+    "loss": lambda x, t, ids: jnp.mean((x - t[ids]) ** 2),
+    "greatest": lambda x, t, ids: jnp.max(jnp.sum(jnp.abs(x - t[ids]), -1)),
+    "places": lambda x, t, ids: jnp.sum(x * t[ids] * (1 + jnp.arange(x.shape[1])), -1) * jnp.arange(x.shape[0]) / 3e5,
+    "numbers": lambda x, t, ids: jnp.sum(x * t[ids, 0][:, None], -1),
+    "of a batch": lambda x, t, ids: jnp.sum(x.reshape(-1, 5, *x.shape[1:]) * t[ids.reshape(-1, 5)], (1, 2)),
+}
+
+
+@pytest.mark.parametrize("name", GATHERED)
+@pytest.mark.parametrize("width", [3, 8, 48, 64, 200])
+@pytest.mark.cover(12)
+def test_rows_beside_rows_that_are_gathered(name: str, width: int) -> None:
+    rng, fn = np.random.default_rng(width), GATHERED[name]
+    x, t = (jnp.asarray(rng.normal(size=(n, width)), np.float32) for n in (3000, 40))
+    ids = jnp.asarray(rng.integers(-40, 45, 3000), np.int32)  # some beyond the end
+    same(jax.jit(fn)(x, t, ids), jax.jit(jp.fuse(fn))(x, t, ids), 1e-4, 1e-5)
+    grad = jax.grad(lambda x, t, ids: jnp.sum(jnp.sin(fn(x, t, ids))), (0, 1))
+    same(jax.jit(grad)(x, t, ids), jax.jit(jp.fuse(grad))(x, t, ids), 1e-3, 1e-4)
+    every = jax.vmap(fn, (0, None, 0))
+    xs, many = jnp.stack([x, x + 1]), jnp.stack([ids, ids[::-1]])
+    same(jax.jit(every)(xs, t, many), jax.jit(jax.vmap(jp.fuse(fn), (0, None, 0)))(xs, t, many), 1e-4, 1e-5)

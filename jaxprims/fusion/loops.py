@@ -25,7 +25,7 @@ from ..primitives.avals import typed
 from ..primitives.batches import over_batch
 from ..primitives.tangents import replaced
 from ..specs.large import MOST_TOGETHER
-from ..tracing.labels import Labels
+from ..tracing.labels import REDUCTIONS, Labels
 from ..tracing.lanewise import OWN
 from .body import ENOUGH_ROWS, MOST_MADE_SIDE_BY_SIDE, Body, own_numbers
 from .graph import Graph
@@ -160,18 +160,22 @@ def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, 
     arrays, labels, counted = _operands(body, read, first)
     if all(max(k, default=OWN) < first for k in labels):  # elements that have nothing but their positions
         arrays, labels = [*arrays, jnp.zeros(sizes[first:], np.uint8)], [*labels, tuple(range(first, len(sizes)))]
-    streamed = [n for n, k in enumerate(labels) if max(k, default=OWN) >= first]
-    arrays = replaced(arrays, streamed, [_spread(arrays[n], labels[n], sizes, first) for n in streamed])
+    along = [n for n, k in enumerate(labels) if max(k, default=OWN) >= first]
+    arrays = replaced(arrays, along, [_spread(arrays[n], labels[n], sizes, first) for n in along])
+    by_place = [n for n in along if n in _read_by_place(body)]
+    streamed = [n for n in along if n not in by_place]
 
     def one(*xs: Any) -> Any:
-        elements = [xs[n] for n in streamed]
-        wants_position = any(s.positioned for s in body.sites) or any(k >= first for k in body.counted)
+        elements = [xs[n] for n in streamed] or [jnp.zeros(sizes[first:], np.uint8)]
+        wants_position = bool(by_place) or any(s.positioned for s in body.sites) or any(k >= first for k in body.counted)
         if wants_position and any(x.shape[len(sizes) - first :] != body.sites[0].lanes for x in elements):
             elements.append(jnp.zeros(sizes[first:], np.uint8))  # or positions would be arrays, too
 
         def f(*element: Any) -> Any:
             mine = replaced(xs, streamed, element[: len(streamed)])
             flat = element[-1] if wants_position else None
+            for n in by_place:
+                mine[n] = _at(xs[n], (_coordinate(flat, sizes[first:], k) for k in range(len(sizes) - first)))
 
             def position(loop: int) -> Any:
                 if loop < first:
@@ -184,6 +188,24 @@ def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, 
         return row((*elements, positions) if wants_position else tuple(elements), f)
 
     return _batched(one, first, labels)(*arrays)
+
+
+FEWEST_ALONG = 8
+"""Numbers of rows from which on vectors go along them where others are gathered, element by element."""
+
+
+def _read_by_place(body: Body) -> set[int]:
+    """Leaves of rows that are reduced with others that are gathered: not taken apart, for several elements at once. What is
+    sharded stays where it is."""
+    graph = body.graph
+    gathers = [k for k in body.taken if graph.eqns[k].primitive.name == "gather" and body.numbers[k] >= FEWEST_ALONG]
+    if not gathers or jax.device_count() > 1 or not any(graph.eqns[k].primitive.name in REDUCTIONS for k in body.taken):
+        return set()
+    return {n for n, leaf in enumerate(body.leaves) if own_numbers(*leaf) >= FEWEST_ALONG}
+
+
+def _at(x: Any, place: Iterable[Any]) -> Any:
+    return x.at[tuple(place)].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def _spread(x: Any, labels: Sequence[int], sizes: Sequence[int], first: int) -> Any:
@@ -263,8 +285,9 @@ def _flat(
     sizes = body.sites[0].sizes[first:]
     n, rank = math.prod(sizes), len(sizes)
     labels = [tuple(x - first for x in k if x >= first) for _, k in body.leaves]
-    partial = [m for m, k in enumerate(labels) if 0 < len(k) < rank]
-    streamed = [m for m, k in enumerate(labels) if len(k) == rank]
+    by_place = _read_by_place(body)
+    partial = [m for m, k in enumerate(labels) if k and (len(k) < rank or m in by_place)]
+    streamed = [m for m, k in enumerate(labels) if len(k) == rank and m not in partial]
     wants_position = bool(partial) or any(k >= first for k in body.counted)
     elements = [arrays[m].reshape(n, *arrays[m].shape[rank:]) for m in streamed] or [jnp.zeros(n, np.uint8)]
 
@@ -272,8 +295,7 @@ def _flat(
         flat = element[-1] if wants_position else None
         mine = replaced(arrays, streamed, element[: len(streamed)])
         for m in partial:
-            at = tuple(_coordinate(flat, sizes, k) for k in sorted(labels[m]))
-            mine[m] = arrays[m].at[at].get(mode="promise_in_bounds", wrap_negative_indices=False)
+            mine[m] = _at(arrays[m], (_coordinate(flat, sizes, k) for k in sorted(labels[m])))
         return body.evaluate(mine, lambda loop: outer[loop] if loop < first else _coordinate(flat, sizes, loop - first))
 
     return ((*elements, positions) if wants_position else tuple(elements)), values
