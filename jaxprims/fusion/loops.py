@@ -161,9 +161,9 @@ def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, 
     if all(max(k, default=OWN) < first for k in labels):  # elements that have nothing but their positions
         arrays, labels = [*arrays, jnp.zeros(sizes[first:], np.uint8)], [*labels, tuple(range(first, len(sizes)))]
     along = [n for n, k in enumerate(labels) if max(k, default=OWN) >= first]
-    arrays = replaced(arrays, along, [_spread(arrays[n], labels[n], sizes, first) for n in along])
     by_place = [n for n in along if n in _read_by_place(body)]
     streamed = [n for n in along if n not in by_place]
+    arrays = replaced(arrays, streamed, [_spread(arrays[n], labels[n], sizes, first) for n in streamed])
 
     def one(*xs: Any) -> Any:
         elements = [xs[n] for n in streamed] or [jnp.zeros(sizes[first:], np.uint8)]
@@ -175,7 +175,7 @@ def _over_rows(body: Body, read: Sequence[Any], first: int, row: Callable[[Any, 
             mine = replaced(xs, streamed, element[: len(streamed)])
             flat = element[-1] if wants_position else None
             for n in by_place:
-                mine[n] = _at(xs[n], (_coordinate(flat, sizes[first:], k) for k in range(len(sizes) - first)))
+                mine[n] = _at(xs[n], (_coordinate(flat, sizes[first:], k - first) for k in sorted(labels[n]) if k >= first))
 
             def position(loop: int) -> Any:
                 if loop < first:

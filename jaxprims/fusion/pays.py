@@ -219,8 +219,7 @@ def why_not(body: Body) -> str | None:
     of_bins = site.family == "histogram" and not site.rows  # an update of a few numbers is one
     positioned, searched = any(s.positioned for s in body.sites), _is_searched_elsewhere(body)
     numbers: float = math.prod(site.sizes) if of_bins else site.elements
-    own = {s.index for s in body.sites}
-    reduces = any(body.graph.eqns[k].primitive.name in REDUCTIONS for k in body.taken - own)
+    reduces = any(body.graph.eqns[k].primitive.name in REDUCTIONS for k in body.taken - {s.index for s in body.sites})
     if site.family == "map" and (reduces or not (positioned or searched)):
         numbers = max(numbers, math.prod(site.sizes) * body.widest)  # that are reduced for each
     if numbers < _fewest(body):
@@ -235,8 +234,6 @@ def why_not(body: Body) -> str | None:
         return "one sum of rows, which XLA adds as vectors, too"
     if not (body.leaves or body.counted) or any(0 in var.aval.shape for var, _ in body.leaves):
         return "there is nothing to be read"
-    if site.family in ("reduce", "map") and any(is_product(body.graph, s.eqn) for s in body.sites):
-        return "a product of matrices"
     if site.family in ("map", "reduce"):
         long = math.prod(site.sizes[body.innermost :]) >= ENOUGH_ROWS
         if any(is_product(body.graph, e, 1 if long else SHORTEST) for e in (*inside, *(s.eqn for s in body.sites))):
