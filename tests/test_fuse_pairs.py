@@ -113,6 +113,8 @@ PRODUCTS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], tuple[int,
     "of short rows": (dots, (300, 3), (200, 3)),
     "in common": (lambda x, y: jnp.sum(x[:, :, None] * y[:, None], 2), (8, 30, 40), (8, 20, 40)),
     "of a function": (lambda x, y: jnp.sum(jnp.exp(x)[:, None] * (y + 1), -1), (50, 40), (60, 40)),
+    "repeated": (lambda x, y: jnp.sum(jnp.broadcast_to(x[:, None], (5, 50, 60, 40)) * y, -1), (50, 40), (60, 40)),
+    "repeated and added": (lambda x, y: jnp.sum(jnp.broadcast_to(x[:, None], (5, 50, 60, 40)) * y, (0, 3)), (50, 40), (60, 40)),
     "spread along a sum": (lambda x, y: jnp.sum(x[:, None, :, None] * y[None, :, None], (2, 3)), (9, 8), (7, 6)),
 }
 
@@ -131,10 +133,11 @@ def test_sums_that_are_products_of_matrices(name: str, dtype: Any) -> None:
 
 
 def test_what_products_of_matrices_are_written_as() -> None:
+    others = ("in common", "spread along a sum", "few columns", "repeated", "repeated and added")
     for name, (fn, *shapes) in PRODUCTS.items():
         x, y = (jnp.ones(shape) for shape in shapes)
         text = jax.jit(jp.fuse(fn)).lower(x, y).as_text()
-        assert ("dot_general" in text) == (name not in ("in common", "spread along a sum", "few columns")), name
+        assert ("dot_general" in text) == (name not in others), name
 
 
 GATHERED: dict[str, Callable[[Any, Any, Any], Any]] = {

@@ -42,6 +42,8 @@ def as_matrices(graph: Graph, eqn: JaxprEqn) -> Callable[[Mapping[Any, Any]], An
     kept = [a for along in (left, right) for a in along if a not in summed]
     if len({*kept}) < len(kept) or not all(a in left and a in right for a in summed):
         return None
+    if any(n != 1 and a not in (*kept, *summed) for a, n in enumerate(shape)):
+        return None  # an axis along which both are the same
     both = tuple([*map([*along].index, summed)] for along in (left, right))
     order = sorted(range(len(kept)), key=kept.__getitem__)
 
