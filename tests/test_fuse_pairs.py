@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fused import kernels, same
+from jax import export
 
 import jaxprims as jp
 
@@ -164,3 +165,16 @@ def test_rows_beside_rows_that_are_gathered(name: str, width: int) -> None:
     every = jax.vmap(fn, (0, None, 0))
     xs, many = jnp.stack([x, x + 1]), jnp.stack([ids, ids[::-1]])
     same(jax.jit(every)(xs, t, many), jax.jit(jax.vmap(jp.fuse(fn), (0, None, 0)))(xs, t, many), 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["rows", "columns", "few columns", "turned", "of several axes", "in common"])
+@pytest.mark.parametrize("which", [(0,), (1,), (0, 1)], ids=str)
+def test_products_of_symbolic_sizes(name: str, which: tuple[int, ...]) -> None:
+    fn, *shapes = PRODUCTS[name]
+    along = sorted({n for shape in shapes for n in shape})
+    names = {n: f"n{n}" for k, n in enumerate(along) if k % 2 in which}
+    texts = [", ".join(names.get(n, str(n)) for n in shape) for shape in shapes]
+    scope = export.SymbolicScope()
+    avals = [jax.ShapeDtypeStruct(export.symbolic_shape(text, scope=scope), np.float32) for text in texts]
+    x, y = (jnp.asarray(np.random.default_rng(k).normal(size=shape), np.float32) for k, shape in enumerate(shapes))
+    same(jax.jit(fn)(x, y), export.export(jax.jit(jp.fuse(fn)))(*avals).call(x, y), 1e-5, 1e-6)

@@ -72,7 +72,7 @@ def _factors(graph: Graph, eqn: JaxprEqn, shortest: int = SHORTEST) -> list[tupl
 def _is_added_by_xla(graph: Graph, eqn: JaxprEqn) -> bool:
     """Are they sums of a few columns, which it need not turn? What two have in common it writes, as large as all products."""
     mul, first = graph.made_by(eqn.invars[0]), min(eqn.params["axes"])
-    narrow = first == 0 and eqn.invars[0].aval.shape[-1] < NARROW
+    narrow = first == 0 and count_of(eqn.invars[0].aval.shape[-1:]) < NARROW
     return narrow and mul is not None and all(isinstance(v, Literal) or len(graph.users[v]) == 1 for v in mul.invars)
 
 
