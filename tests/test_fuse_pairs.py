@@ -178,3 +178,17 @@ def test_products_of_symbolic_sizes(name: str, which: tuple[int, ...]) -> None:
     avals = [jax.ShapeDtypeStruct(export.symbolic_shape(text, scope=scope), np.float32) for text in texts]
     x, y = (jnp.asarray(np.random.default_rng(k).normal(size=shape), np.float32) for k, shape in enumerate(shapes))
     same(jax.jit(fn)(x, y), export.export(jax.jit(jp.fuse(fn)))(*avals).call(x, y), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(2000, 4, 128), (700, 4, 128)], ids=str)
+def test_gradients_of_mixtures(sizes: tuple[int, int, int]) -> None:
+    """Sums over the same elements, of which one is of what another one's is made into."""
+    x, c = arrays(*sizes)
+
+    def mixture(x: jax.Array, c: jax.Array) -> jax.Array:
+        of = jax.nn.log_softmax(-0.5 * jnp.sum(((x[:, None] - c) / (1 + c * c)) ** 2, -1), 1)
+        parts = jnp.sum(jnp.exp(of)[..., None] * x[:, None], 0)
+        return jnp.sum(jnp.sin(of)) + jnp.sum(jnp.sin(jnp.sum(jnp.exp(of), 0))) + jnp.sum(jnp.sin(parts))
+
+    grad = jax.grad(mixture, (0, 1))
+    same(jax.jit(grad)(x, c), jax.jit(jp.fuse(grad))(x, c), 1e-3, 1e-3)

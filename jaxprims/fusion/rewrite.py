@@ -269,7 +269,7 @@ class _Plan:
                     self.left.update((s.index, why) for s in b.sites if why)
                 groups = [g for g, why in zip(groups, slower, strict=True) if not why]
                 continue
-            found = [self._kernel(b) for b in bodies]
+            found = self._without_cycles([self._kernel(b) for b in bodies])
             if all(isinstance(k, Kernel) for k in found):
                 return [k for k in found if isinstance(k, Kernel)]
             remaining: list[Sequence[Site]] = []
@@ -281,6 +281,12 @@ class _Plan:
                 else:
                     self.left[group[0].index] = k
             groups = remaining
+
+    def _without_cycles(self, found: Sequence[Kernel | str]) -> list[Kernel | str]:
+        """But why not, where what one reads is made of its own results, as its parts' is not."""
+        made = [k for k in found if isinstance(k, Kernel)]
+        bad = [k for k in made if not _can_be_run(self.graph, k, [o for o in made if o is not k])]
+        return ["it would need itself" if k in bad else k for k in found]
 
     def _with_cuts(self, groups: Sequence[Sequence[Site]]) -> list[Body]:
         """The bodies of these sites, with what they are to read."""
