@@ -10,7 +10,8 @@ from jax.extend.core import JaxprEqn, Var
 from ..tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS
 from .body import Body, own_numbers
 from .exact_loops import rounds_nothing
-from .pays import ONE_BY_ONE, is_along_lanes, is_turned, is_wide
+from .one_by_one import ONE_BY_ONE
+from .pays import is_along_lanes, is_turned, is_wide
 from .sorts import is_sort
 
 MOST_APART = 40

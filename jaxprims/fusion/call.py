@@ -143,7 +143,7 @@ class Fused:
         found = fused.rewritten.closed
         self.inside += [f"in {eqn.primitive.name}: {line}" for line in fused.in_words()]
         same = not found.consts and [str(a) for a in found.out_avals] == [str(a) for a in body.out_avals]
-        return found if same and (fused.rewritten.is_other or fused.changed) else None
+        return found if same and (fused.rewritten.kernels or fused.rewritten.multiplies or fused.changed) else None
 
     def in_words(self) -> list[str]:
         """What became of the function: a line for each site."""
@@ -153,7 +153,7 @@ class Fused:
     def rewritten(self) -> Rewritten:
         try:
             found = rewritten(self.graph)
-            unchanged = not (found.is_other or self.changed)  # in another order XLA might fuse it worse
+            unchanged = not (found.kernels or found.multiplies or self.changed)  # in another order XLA might fuse it worse
             return dataclasses.replace(found, closed=self.needed) if unchanged else found
         except Exception as e:  # no program fails because somebody wanted it faster
             return Rewritten(self.closed, (), (("everything", f"a fault in fuse: {type(e).__name__}: {e}"),))

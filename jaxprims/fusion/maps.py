@@ -13,7 +13,8 @@ from ..tracing.jaxprs import variables
 from ..tracing.labels import REDUCTIONS
 from .body import Body
 from .graph import OUTSIDE, Graph
-from .pays import FEWEST_MAPPED, FEWEST_MAPPED_IN_A_LOOP, calls, is_turned
+from .one_by_one import calls
+from .pays import FEWEST_MAPPED, FEWEST_MAPPED_IN_A_LOOP, is_turned
 from .sites import Site, is_number, map_of
 
 LEAST = 128

@@ -15,6 +15,7 @@ from .body import DEAR, ENOUGH_ROWS, OF_A_VECTOR, Body, Leaf, in_register, opera
 from .cut import IN_CACHE
 from .exact_loops import is_exact, is_exact_loop
 from .graph import OUTSIDE, Graph, reached
+from .one_by_one import is_one_by_one
 from .products import SHORTEST, is_product
 from .sites import Site
 from .sorts import is_sort
@@ -51,20 +52,9 @@ FEWEST_APART = 16
 """Floats of a row from which on a kernel finds the greatest of many rows at once, if they have numbers in common with some of the
 others only."""
 
-ONE_BY_ONE = frozenset("sin cos tan asin acos atan atan2 cbrt sinh cosh pow rem lgamma digamma".split())
-ONE_BY_ONE_F64 = ONE_BY_ONE | frozenset("erf asinh acosh atanh".split())
-"""Functions of which XLA has no vectors: kernels take a tenth to half of its time; of remainders of floats a fiftieth."""
-
-MAPPED = {**dict.fromkeys(ONE_BY_ONE - {"cosh"}, 1.0), "sinh": 0.5, "pow": 0.5}
-MAPPED_F64 = dict.fromkeys(ONE_BY_ONE_F64, 1.0) | dict.fromkeys("sinh cosh pow asinh log log1p expm1".split(), 0.5)
-MAPPED_COMPLEX = {"log": 1.0, "pow": 1.0, "exp": 0.5, "sqrt": 0.5}
-MAPPED_INTEGERS = {"random_at": 0.5}
-"""Those of a map, by what it saves in calls of a sine: logarithms of f64 XLA has in vectors where it reduces them, not in loops
-that write them; for random bits it goes round by round through memory."""
-
 FEWEST_MAPPED, FEWEST_MAPPED_IN_A_LOOP = 2**12, 2**10
-"""Such calls that XLA has made before a kernel, which does nothing else, has been called; by a loop, where no other thread has to
-be woken."""
+"""Calls of a sine that XLA has made before a kernel, which does nothing else, has been called; by a loop, where no other thread
+has to be woken."""
 
 WIDE_COLUMNS, WIDE_IN_ROWS = 16, 11
 """Columns side by side from which on XLA adds rows as vectors, in all of its own passes with threads that a kernel between them
@@ -92,24 +82,6 @@ FUSED_BY_XLA = NUMBER_BY_NUMBER | frozenset("slice dynamic_slice pad concatenate
 """What it takes in, and a body does not: a kernel would have to read it."""
 
 _RESHAPES = frozenset("reshape squeeze expand_dims".split())
-
-
-def is_one_by_one(eqn: JaxprEqn) -> bool:
-    """Is it a function of floats of which XLA has no vectors, or random bits?"""
-    dtype = eqn.outvars[0].aval.dtype
-    if not jnp.issubdtype(dtype, jnp.floating):
-        return eqn.primitive.name in MAPPED_INTEGERS
-    return eqn.primitive.name in (ONE_BY_ONE_F64 if dtype == jnp.float64 else ONE_BY_ONE)
-
-
-def calls(eqn: JaxprEqn) -> float:
-    """That a map saves for a number, of sines."""
-    dtype = eqn.outvars[0].aval.dtype
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        table = MAPPED_COMPLEX
-    else:
-        table = MAPPED_F64 if dtype == jnp.float64 else MAPPED if jnp.issubdtype(dtype, jnp.floating) else MAPPED_INTEGERS
-    return table.get(eqn.primitive.name, 0)
 
 
 def is_written_for(body: Body | Stencil, var: Var) -> bool:

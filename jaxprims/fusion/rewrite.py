@@ -61,11 +61,6 @@ class Rewritten:
     held: tuple[bool, ...] = ()
     multiplies: bool = False
 
-    @property
-    def is_other(self) -> bool:
-        """Than it was written."""
-        return bool(self.kernels) or self.multiplies
-
     def as_it_stands(self, *args: Any) -> list[Any]:
         """Called where it is seen what made the arguments."""
         given = [argument(x) if held else x for x, held in zip(args, self.held, strict=True)] if self.held else args

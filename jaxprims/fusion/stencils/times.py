@@ -15,7 +15,7 @@ from ...tracing.jaxprs import scatters
 from ...tracing.labels import REDUCTIONS
 from ..body import additions
 from ..graph import Graph
-from ..pays import is_one_by_one
+from ..one_by_one import is_one_by_one
 from .cells import Apply
 from .dear import work
 from .stencil import Layout
