@@ -83,6 +83,14 @@ def test_pairs_of_other_numbers(dtype: Any) -> None:
             same(wanted, got, 2e-2 if jnp.dtype(dtype).itemsize == 2 else 1e-5, 1e-5)
 
 
+def test_products_of_integers_are_kernels() -> None:
+    """XLA adds them one by one."""
+    x, c = (jnp.asarray(np.random.default_rng(k).integers(-9, 9, (n, 64)), np.int32) for k, n in enumerate((2000, 8)))
+    for fn, names in ((dots, ["reduce-sum"]), (lambda x, c: jnp.max(dots(x, c), 1), ["reduce-max"])):
+        assert kernels(fn, x, c)[-1:] == names
+        same(jax.jit(fn)(x, c), jax.jit(jp.fuse(fn))(x, c))
+
+
 def test_which_pairs_are_kernels() -> None:
     """One kernel finds the nearest, whether or not it keeps all of an element's pairs; XLA would make each distance by itself."""
     for sizes in ((2000, 8, 8), (2000, 16, 16), (900, 3, 70), (1000, 3, 200), (200, 3, 3000)):

@@ -199,12 +199,8 @@ class Body:
     @property
     def has_pairs(self) -> bool:
         """Is something read along some of the loops only?"""
-        return any(0 < len({k for k in labels if k >= self.batch}) < self.loops for _, labels in self.leaves)
-
-    @property
-    def loops(self) -> int:
-        """Behind the batch's."""
-        return len(self.sites[0].sizes) - self.batch
+        loops = len(self.sites[0].sizes) - self.batch
+        return any(0 < len({k for k in labels if k >= self.batch}) < loops for _, labels in self.leaves)
 
     @functools.cached_property
     def few_alike(self) -> bool:

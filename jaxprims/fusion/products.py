@@ -57,8 +57,10 @@ def as_matrices(graph: Graph, eqn: JaxprEqn) -> Callable[[Mapping[Any, Any]], An
 
 
 def _factors(graph: Graph, eqn: JaxprEqn, shortest: int = SHORTEST) -> list[tuple[Any, _Axes]] | None:
-    """Both arrays, with the axes of their product along which each varies; None of what is no product of matrices."""
-    mul = graph.made_by(eqn.invars[0]) if eqn.primitive.name == "reduce_sum" else None
+    """Both arrays, with the axes of their product along which each varies; None of what is no product of matrices, or of
+    integers, of which XLA has none that is fast."""
+    floats = jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating)
+    mul = graph.made_by(eqn.invars[0]) if floats and eqn.primitive.name == "reduce_sum" else None
     if mul is None or mul.primitive.name != "mul" or len(graph.users[eqn.invars[0]]) > 1:
         return None
     axes, shape = eqn.params["axes"], eqn.invars[0].aval.shape
