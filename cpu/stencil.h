@@ -72,9 +72,14 @@ void RunStencil(Pool& pool, const StencilShape& shape, const StencilCall& call, 
       cells.origin += own.origin * stride;
       stride *= own.size;
     }
-    for (const StencilAxis& own : call.axes[array]) {
+    for (size_t a = 0; a < rank; ++a) {
+      const StencilAxis& own = call.axes[array][a];
       cells.there.push_back({own.begin(), own.end()});
       cells.boundary.push_back(own.boundary);
+      if (a + 1 == rank || array < grid.changed || !own.is_one_cell()) continue;
+      cells.origin += own.begin() * cells.stride[a];  // as if rows were everywhere: so they are made together
+      cells.stride[a] = 0;
+      cells.there[a] = kEverywhere;
     }
     return cells;
   };

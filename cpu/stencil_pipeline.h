@@ -240,7 +240,6 @@ class StencilPipeline {
   }
 
   static constexpr int64_t kFill = 16;
-  static constexpr Interval kEverywhere{INT64_MIN / 2, INT64_MAX / 2};
 
   const StencilShape& shape_;
   const StencilGrid& grid_;

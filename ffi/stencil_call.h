@@ -43,6 +43,9 @@ struct StencilAxis {
   int64_t size = 1, origin = 0, lo = 0, hi = 0;
   int64_t begin() const { return lo - origin; }  // coordinates of the cells that are there
   int64_t end() const { return size - hi - origin; }
+  bool is_one_cell() const {  // read wherever one reads
+    return end() - begin() == 1 && boundary != Boundary::kConstant && boundary != Boundary::kNothing;
+  }
 };
 
 // The results on one axis: cells [start, start + size) of the grid after the last step.

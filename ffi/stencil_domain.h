@@ -17,6 +17,7 @@ struct Interval {
   bool holds(int64_t x) const { return x >= begin && x < end; }
   bool operator==(const Interval&) const = default;
 };
+inline constexpr Interval kEverywhere{INT64_MIN / 2, INT64_MAX / 2};
 
 // The sizes of a call that hold for every member of the batch: which cells each step has, and how they lie in memory.
 class StencilDomain {

@@ -20,9 +20,21 @@ AGAIN = 24
 """Additions for a cell from which on what is read at several places is written once, not computed again for each."""
 
 
+SMALL = 16
+"""Times as many cells as numbers of an array, from which on it is written with its borders: they would be made in each row."""
+
+BORDERS = frozenset("concatenate pad rev".split())
+"""What puts other cells beside a row's, or others' rows."""
+
+
 def dear(cells: Cells, own: Collection[Var], written: Collection[Var]) -> Var | None:
     """What is cheaper written once than computed for each read of it: the last such. ``written``: what is anyway, before else."""
     graph, counts, grid = cells.graph, cells.counts, math.prod(cells.shape)
+    for index in sorted(counts, reverse=True):
+        var = graph.eqns[index].outvars[0]
+        of_a_row = cells.shape[-1] <= math.prod(var.aval.shape) <= grid // SMALL
+        if graph.eqns[index].primitive.name in BORDERS and of_a_row and var not in own:
+            return var
     works = works_of(graph, counts)
     mine = [k for k in sorted(counts, reverse=True) if works[k] and graph.eqns[k].outvars[0] not in own]
     for index in mine:

@@ -15,6 +15,7 @@ from ...tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS
 from ..body import operations
 from ..graph import OUTSIDE, Graph
 from ..pays import DEAR, FUSED_BY_XLA, is_written_for
+from .dear import BORDERS
 from .stencil import Layout, Stencil
 from .times import ONE_BY_ONE_REDUCED, UNROLLED, UPDATES, is_of_few_weights, time_in_kernel, time_in_loop, time_in_xla, words_of
 from .xla_loops import xla_loops
@@ -32,9 +33,6 @@ _WRITTEN = UPDATES | {"conv_general_dilated"}
 
 _SLICED = NUMBER_BY_NUMBER | {"slice"}
 """What costs XLA's loops nothing but loads."""
-
-_BORDERS = frozenset("concatenate pad rev".split())
-"""What puts other cells beside a row's, or others' rows."""
 
 CALL, CALL_IN_A_LOOP = 1200, 2000
 """For a kernel's call beside XLA's: in a loop, XLA's equations have none."""
@@ -126,7 +124,7 @@ def why_no_stencil(
         return "differences along short rows"
     if combined:
         cheap = _is_cheap(inside)
-        bordered = not _BORDERS.isdisjoint(e.primitive.name for e in inside)
+        bordered = not BORDERS.isdisjoint(e.primitive.name for e in inside)
         short = math.prod(layout.shape[inner:]) < SHORT_FOLDED
         again = folded and sum(map(operations, inside)) <= FOLDED_AGAIN and cells >= FEWEST_FOLDED and not short
         if bordered and not layout.beyond(inner) and cells < FEWEST_IN_ROWS:
@@ -184,7 +182,7 @@ def _through_memory(stencil: Stencil, by_xla: Collection[int]) -> float:
 
 def _is_cheap(inside: Sequence[JaxprEqn]) -> bool:
     """Is it little arithmetic, and nothing else than XLA's loops make where they read it?"""
-    return sum(map(operations, inside)) < DEAR and all(e.primitive.name in _SLICED | _BORDERS for e in inside)
+    return sum(map(operations, inside)) < DEAR and all(e.primitive.name in _SLICED | BORDERS for e in inside)
 
 
 def _fewest_cells(inside: Sequence[JaxprEqn]) -> int:
@@ -216,7 +214,7 @@ def _is_of_rows(stencil: Stencil, combined: Collection[int]) -> bool:
 def _reductions_of(stencil: Stencil, index: int, by_xla: Collection[int]) -> set[int]:
     """The equations by which XLA reduces what a stencil makes of shifted cells for itself, as they are or elementwise."""
     graph, mine = stencil.graph, stencil.inside
-    shifts = (k for k in mine if graph.ancestors[index] >> k & 1 and graph.eqns[k].primitive.name in _BORDERS | {"slice"})
+    shifts = (k for k in mine if graph.ancestors[index] >> k & 1 and graph.eqns[k].primitive.name in BORDERS | {"slice"})
     if graph.eqns[index].primitive.name not in elementwise.NAMES or not any(shifts):
         return set()
     todo, seen, found = [index], set(mine), set[int]()
