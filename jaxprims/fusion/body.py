@@ -59,6 +59,9 @@ ENOUGH_ROWS = 64
 """Rows of the innermost loops, from which on the others are a batch. Where there are several devices, which may share any of the
 axes, all but the last are."""
 
+ENOUGH_BEHIND = 40
+"""Elements of the loops behind one whose positions are wanted, from which on these are rows, which take less than quotients."""
+
 MOST_SLICED = 32
 """Numbers for an element that are read beside those that it wants, if these are a slice."""
 
@@ -267,8 +270,11 @@ class Body:
 
     @property
     def innermost(self) -> int:
-        """The first of the innermost loops that every array read goes along together, or not at all."""
-        return self._alike(len(self.sites[0].sizes))
+        """The first of the innermost loops that every array read goes along together, or not at all: behind those of positions,
+        if there are enough others."""
+        sizes = self.sites[0].sizes
+        counted = [k + 1 for k in self.counted if k + 1 < len(sizes) and math.prod(sizes[k + 1 :]) >= ENOUGH_BEHIND]
+        return max([self._alike(len(sizes)), *counted])
 
     def _alike(self, last: int) -> int:
         for first in range(self.batch, last):

@@ -241,7 +241,8 @@ def why_not(body: Body) -> str | None:
     again = fused and row < shortest
     abreast = not narrow and _are_beside_each_other(body, row)
     rows = bool(site.kept and not abreast) or (positioned and not narrow and bool(site.lanes))
-    if not slow and (_are_few_alike(body, each) or (rows and (again or _are_short(body, row, each)))):
+    few = _are_few_alike(body, each) or _are_of_halves_in_a_loop(body)
+    if not slow and (few or (rows and (again or _are_short(body, row, each)))):
         return "short rows, each reduced by itself"
     written = [
         leaf
@@ -426,6 +427,13 @@ def _are_few_alike(body: Body, each: float) -> bool:
         return True
     few = body.innermost > body.batch and body.combined is None and body.few_alike
     return few and row < (SHORT_ROW if each >= DEAR or _reads_halves(body) else SHORTEST_APART)
+
+
+def _are_of_halves_in_a_loop(body: Body) -> bool:
+    """Are they short rows of halves, where XLA's threads do not help it, and its vectors of them do?"""
+    row = math.prod(body.sites[0].sizes[body.innermost :])
+    apart = body.innermost > body.batch and body.combined is None and row < SHORT_ROW
+    return apart and body.graph.in_loop and _reads_halves(body)
 
 
 def _is_in_part(body: Body) -> bool:
