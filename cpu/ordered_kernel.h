@@ -26,6 +26,7 @@ struct OrderedRange {
   // Spaced: bytes from a row to the next, of each array, then of each uniform; then from `inner` rows to the next so many.
   const int64_t* steps = nullptr;
   int64_t inner = 1;
+  int64_t far = 0;  // of reductions: not 0 if elements come from memory, which is read fastest from end to end
 };
 
 inline constexpr int64_t kScanStep = 1024;

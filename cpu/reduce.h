@@ -162,6 +162,7 @@ void ReduceShortRows(Pool& pool, const OrderedShape& shape, const OrderedCall& c
       me.row.Select(row);
       OrderedRange range{.hi = count * n, .n = count * n, .period = n, .lanes = call.lanes, .steps = steps.data()};
       range.inner = problem.inner > 1 ? problem.inner : count;
+      range.far = plan.far ? 1 : 0;
       range.lane_lo = piece % strips * plan.strip;
       range.lane_hi = std::min(call.lanes, range.lane_lo + plan.strip);
       for (size_t leaf = 0; leaf < me.outs.size(); ++leaf) me.outs[leaf] = me.row.outs()[leaf];
@@ -181,6 +182,10 @@ inline ReduceProblem DescribeReduce(const OrderedShape& shape, const OrderedCall
   p.lanes = call.lanes;
   p.slots = static_cast<int64_t>(shape.slot_bytes.size());
   p.state_bytes = Sum(shape.slot_bytes);
+  for (size_t k = 0; k < call.arrays.size(); ++k) {
+    const bool alike = std::ranges::all_of(call.arrays[k].strides, [](int64_t step) { return step == 0; });
+    if (!alike || p.rows == 1) p.bytes += shape.array_bytes[k];
+  }
   p.across = shape.across, p.work = shape.work;
   p.init = !call.init.empty(), p.folds_rows = shape.folds_rows;
   return p;
@@ -222,6 +227,7 @@ void RunReduce(Pool& pool, const OrderedShape& shape, const OrderedCall& call, c
     for (int64_t piece = first;;) {
       const int64_t lo = block * plan.block, hi = std::min(n, lo + plan.block);
       OrderedRange range{.lo = lo, .hi = hi, .n = n, .lanes = lanes};
+      range.far = plan.far ? 1 : 0;
       range.lane_lo = strip * plan.strip;
       range.lane_hi = std::min(lanes, range.lane_lo + plan.strip);
       const int64_t width = range.lane_hi - range.lane_lo;

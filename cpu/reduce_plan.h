@@ -19,6 +19,7 @@ struct ReduceProblem {
   int64_t lanes = 1;        // across: rows side by side
   int64_t slots = 1;        // of the state
   int64_t state_bytes = 4;  // of its slots together
+  int64_t bytes = 0;        // that are read for an element
   int64_t work = 1;         // what a slot of an element costs, in that of a sum
   bool across = false;
   bool init = false;
@@ -30,6 +31,7 @@ struct ReduceProblem {
 struct ReducePlan {
   bool periodic = false;  // many rows at once: short ones, a lane for each, or what the kernel folds; across: few steps
   bool spaced = false;    // and they are
+  bool far = false;       // what is read comes from memory
   int64_t leaf = 1;       // elements (across: steps) that one call of the kernel reduces
   int64_t block = 1;      // of a task: 2^k leaves
   int64_t strip = 1;      // lanes of a task
@@ -51,6 +53,7 @@ inline constexpr int64_t kReduceRows = 64;             // joined, of the periodi
 inline constexpr int64_t kReduceFewRows = 16;          // the same where the kernel folds them, up to kReducePeriod elements each
 inline constexpr int64_t kReduceSpaced = 16;           // shortest row of the spaced form: it fills a vector
 inline constexpr int64_t kReduceSteps = 8;             // across, at a time: prefetchers follow so many streams
+inline constexpr int64_t kReduceNear = 4;              // a core's part of the last-level cache, which keeps what was just read
 inline constexpr int64_t kReduceTogether = 4096;       // elements that stay in the first-level cache
 
 // Lanes of a strip: all, since whole rows are read fastest, or as many as keep their states in the first-level cache, evenly.
@@ -71,6 +74,7 @@ inline ReducePlan MakeReducePlan(const ReduceProblem& p, const Machine& m) {
   const bool short_rows = n <= (p.folds_rows ? kReduceLeaf : kReducePeriod) && many && even;
   plan.periodic = !p.init && p.n >= 1 && (p.across ? few_steps : short_rows);
   plan.spaced = plan.periodic && p.spaced;
+  plan.far = rows * lanes * n * p.bytes > m.l3 / kReduceNear;
   plan.leaf = plan.block = plan.periodic ? n : p.across ? kReduceLeafAcross : kReduceLeaf;
   if (plan.periodic && !p.across) {
     plan.grain = RoundUp(std::clamp<int64_t>(kReduceTask / n, 1, CeilDiv(rows, wanted)), p.inner);

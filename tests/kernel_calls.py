@@ -20,6 +20,7 @@ from jaxprims.specs.histogram import ArraySpec
 from jaxprims.specs.ordered import OrderedSpec
 from jaxprims.targets.cpu.llvm import engine as llvm_engine
 from jaxprims.targets.cpu.ordered import kernel as llvm_scan
+from jaxprims.targets.cpu.ordered.rows import RANGE
 from jaxprims.tracing.lower import to_program
 
 STARTED, RESTARTED = 1, 2
@@ -44,6 +45,13 @@ KERNELS = {
     "runs": ctypes.CFUNCTYPE(None, *[_P] * 4, _I, _I, _I),
 }
 keep: list[Any] = []  # machine code that is in use
+
+
+def range_of(lo: int, hi: int, n: int, **others: int) -> np.ndarray:
+    """Memory of a range."""
+    members = {"lo": lo, "hi": hi, "n": n, "lanes": 1, "lane_hi": 1, "inner": 1, **others}
+    assert set(members) <= set(RANGE)
+    return np.array([members.get(name, 0) for name in RANGE], np.int64)
 
 
 def table(arrays: Sequence[np.ndarray | None]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from kernel_calls import affine, last_nonzero, matmul, table
+from kernel_calls import affine, last_nonzero, matmul, range_of, table
 from llvmlite import ir
 
 from jaxprims.ir import program as P
@@ -69,7 +69,7 @@ class Kernel:
         aggregate, progress = self.state(), 0
         before = None if prefix is None else self.state(prefix)
         for lo, hi in itertools.pairwise([0, *cuts, n]):
-            range_ = np.array([lo, hi, n, period, 1, 0, 1, 0], np.int64)
+            range_ = range_of(lo, hi, n, period=period)
             rest = (address(flags), range_.ctypes.data, address(before), aggregate.ctypes.data)
             progress = self.code(table(arrays), None, table(outs), *rest, progress)
         return aggregate, progress
@@ -79,7 +79,7 @@ class Kernel:
     ) -> tuple[np.ndarray, int]:
         aggregate, progress = self.state(), 0
         for lo, hi in itertools.pairwise([0, *cuts, n]):
-            range_ = np.array([lo, hi, n, 0, 1, 0, 1, 0], np.int64)
+            range_ = range_of(lo, hi, n)
             progress = self.reduction(table(arrays), None, address(flags), range_.ctypes.data, aggregate.ctypes.data, progress)
         return aggregate, progress
 

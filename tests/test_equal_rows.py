@@ -124,3 +124,14 @@ def test_rows_of_every_length(n: int) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-2)
         np.testing.assert_array_equal(jp.argmax(values, axis=1), values.argmax(1))
         np.testing.assert_array_equal(jp.argmin(values, axis=1), values.argmin(1))
+
+
+def test_rows_and_columns_from_memory() -> None:
+    """More than a core keeps in its caches: rows have the bits of the same among fewer ones; columns are right."""
+    x = np.random.default_rng(0).uniform(0.5, 1.5, (30_000, 130)).astype(np.float32)
+    many, few = (np.asarray(jp.reduce(v, axis=1)) for v in (x, x[:100]))
+    np.testing.assert_array_equal(many[:100], few)
+    np.testing.assert_allclose(many, x.sum(1), rtol=1e-5)
+    np.testing.assert_array_equal(jp.reduce(x, jnp.maximum, axis=1), x.max(1))
+    np.testing.assert_array_equal(jp.reduce(x, jnp.maximum, axis=0), x.max(0))
+    np.testing.assert_allclose(jp.reduce(x, axis=0), x.sum(0, dtype=np.float64), rtol=1e-5)

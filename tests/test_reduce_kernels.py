@@ -30,6 +30,7 @@ from kernel_calls import (
     odd_product,
     program,
     random_array,
+    range_of,
     spec_of,
     table,
 )
@@ -53,7 +54,7 @@ def check_reduce(spec: OrderedSpec, n: int, lo: int = 0, hi: int | None = None, 
         rows = [None if a is None else a[:, None, :] for a in arrays]
         begun = start and [np.array([v], P.numpy_dtype(t)) for v, t in zip(start, spec.state, strict=True)]
         aggregate = States(spec, 1, begun or ())
-        range_ = np.array([lo, hi, n, 0, 1, 0, 1, 0], np.int64)
+        range_ = range_of(lo, hi, n)
         progress = compiled(spec)["reduce"](
             table(arrays), None, None, range_.ctypes.data, aggregate.memory.ctypes.data, STARTED if begun else 0
         )
@@ -118,7 +119,7 @@ def test_reduce_structs_and_positions() -> None:
 def test_float_sums_lose_little() -> None:
     spec = spec_of(lambda a, b: a + b, ["f32"], kind="reduce", commutes=True)
     x = np.random.default_rng(0).uniform(0, 1, 8192).astype(np.float32)
-    aggregate, range_ = States(spec, 1), np.array([0, x.size, x.size, 0, 1, 0, 1, 0], np.int64)
+    aggregate, range_ = States(spec, 1), range_of(0, x.size, x.size)
     compiled(spec)["reduce"](table([x]), None, None, range_.ctypes.data, aggregate.memory.ctypes.data, 0)
     exact = x.astype(np.float64).sum()
     assert abs(aggregate.slots[0][0] - exact) <= 2**-21 * exact
@@ -145,7 +146,7 @@ def test_packed_positions(name: str, reverse: bool) -> None:
         for x in (random, np.sort(random), holed, zeros, np.full(n, -np.inf, np.float32)):
             aggregate, row = States(spec, 1), Fenced().like(x)
             for lo, hi in ((0, n // 3), (n // 3, n)):
-                range_ = np.array([lo, hi, n, 0, 1, 0, 1, 0], np.int64)
+                range_ = range_of(lo, hi, n)
                 mine = (aggregate.memory.ctypes.data, STARTED if lo else 0)
                 compiled(spec)["reduce"](table([row, None]), None, None, range_.ctypes.data, *mine)
             value, place = evaluate(spec.finish, aggregate.slots)
@@ -162,7 +163,7 @@ def test_a_nan_or_an_infinity_is_never_lost(commuting: bool) -> None:
             x = np.full(n, -np.inf, np.float32)
             for value in (np.inf, np.nan):
                 x[at] = value
-                aggregate, range_ = States(spec, 1), np.array([0, n, n, 0, 1, 0, 1, 0], np.int64)
+                aggregate, range_ = States(spec, 1), range_of(0, n, n)
                 compiled(spec)["reduce"](table([x]), None, None, range_.ctypes.data, aggregate.memory.ctypes.data, 0)
                 np.testing.assert_array_equal(aggregate.slots[0], [value])
 
@@ -184,7 +185,7 @@ def test_logarithms_of_sums_side_by_side(dtype: str) -> None:
         def run(first: int, end: int, cuts: Sequence[int], x: np.ndarray = x, n: int = n) -> list[np.ndarray]:
             aggregate, progress = States(spec, end - first), 0
             for lo, hi in itertools.pairwise((0, *cuts, n)):
-                range_ = np.array([lo, hi, n, 0, lanes, first, end, 0], np.int64)
+                range_ = range_of(lo, hi, n, lanes=lanes, lane_lo=first, lane_hi=end)
                 given = range_.ctypes.data, aggregate.memory.ctypes.data, progress
                 progress = compiled(spec)["reduce"](table([x]), None, None, *given)
             assert progress == STARTED
@@ -212,10 +213,10 @@ def compiled_for_rows(spec: OrderedSpec, vector_bytes: int) -> llvm_engine.Compi
 def check_rows(spec: OrderedSpec, period: int, rows: int, vector_bytes: int = VECTOR_BYTES) -> None:
     rng, n = np.random.default_rng(period), rows * period
     code = compiled_for_rows(spec, vector_bytes)
-    for at_end in (True, False):
+    for at_end, far in itertools.product((True, False), (0, 1)):
         arrays = [Fenced().like(random_array(rng, a.dtype, (n, a.slots)), at_end) if a.slots else None for a in spec.arrays]
         outs = [Fenced().like(np.zeros((rows, slots), P.numpy_dtype(t)), at_end) for t, slots in spec.leaves]
-        range_ = np.array([0, n, n, period, 1, 0, 1, 0], np.int64)
+        range_ = range_of(0, n, n, period=period, far=far)
         scan = KERNELS["scan"](code.address["scan"])
         scan(table(arrays), None, table(outs), None, range_.ctypes.data, None, None, 0)
         mine = [None if a is None else a.reshape(rows, period, -1).swapaxes(0, 1) for a in arrays]  # a row is a lane
@@ -251,6 +252,20 @@ def test_rows_of_every_dtype(dtype: str) -> None:
     op = (lambda a, b: a | b) if dtype == "b1" else jnp.maximum
     for period, vector_bytes in ((1, VECTOR_BYTES), (WIDTH + 1, 16), (3 * WIDTH + 3, 32), (11 * WIDTH + 5, VECTOR_BYTES)):
         check_rows(spec_of(op, [dtype], kind="reduce", commutes=True), period, 2 * WIDTH + 1, vector_bytes)
+
+
+@pytest.mark.parametrize("op", [jnp.add, jnp.multiply, jnp.maximum])
+def test_rows_from_memory_have_the_same_bits(op: Any) -> None:
+    spec, rng, rows = spec_of(op, ["f32"], kind="reduce", commutes=True), np.random.default_rng(0), 2 * WIDTH + 3
+    scan = KERNELS["scan"](compiled_for_rows(spec, VECTOR_BYTES).address["scan"])
+    for period in PERIODS:
+        x, n = rng.uniform(0.5, 2, (rows, period)).astype(np.float32), rows * period
+        x[3:5, -1] = np.nan
+        near, far = np.zeros((2, rows), np.float32)
+        for k, out in enumerate((near, far)):
+            range_ = range_of(0, n, n, period=period, far=k)
+            scan(table([x]), None, table([out]), None, range_.ctypes.data, None, None, 0)
+        np.testing.assert_array_equal(near, far)
 
 
 # --- many segments -------------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from kernel_calls import (
     odd_product,
     program,
     random_array,
+    range_of,
     same,
     spec_of,
     sums,
@@ -60,7 +61,7 @@ def check_across(
     given = None if prefix is None else prefix.memory.ctypes.data
     aggregates, kernels, progress = [States(spec, wanted) for _ in range(2)], compiled(spec), [0, 0]
     for lo, hi in ((0, cut), (cut, n)):
-        range_ = np.array([lo, hi, n, 0, lanes, lane_lo, lane_hi, 0], np.int64)
+        range_ = range_of(lo, hi, n, lanes=lanes, lane_lo=lane_lo, lane_hi=lane_hi, far=int(lo > 0))
         common = (flags.ctypes.data, range_.ctypes.data)
         for k, a in enumerate(aggregates):
             mine = (a.memory.ctypes.data, progress[k])
@@ -178,7 +179,7 @@ def test_streamed_results(slots: int) -> None:
     lanes, n = 64, 16
     x = random_array(np.random.default_rng(0), "f32", (n, lanes, slots))
     out = Fenced().like(np.zeros_like(x))
-    aggregate, range_ = States(spec, lanes), np.array([0, n, n, 0, lanes, 0, lanes, 0], np.int64)
+    aggregate, range_ = States(spec, lanes), range_of(0, n, n, lanes=lanes, lane_hi=lanes)
     mine = (aggregate.memory.ctypes.data, 0)
     KERNELS["scan"](code.address["scan"])(table([x]), None, table([out]), None, range_.ctypes.data, None, *mine)
     np.testing.assert_array_equal(out, np.cumsum(x, 0))

@@ -41,6 +41,10 @@ ABREAST, WORK_ABREAST = 512, 16
 """Bytes of a row up to which rows go side by side: longer ones are as many places that memory is fetched from; and operations for
 an element, as of each row there is code of its own."""
 
+FEWEST_FAR = 2
+"""Vectors of a row beyond which rows that come from memory are read one after the other, as its prefetchers expect: with the same
+bits."""
+
 ANY, LONG, SHORT = "any", "long", "short"
 """How long a group's rows may be; long and short ones have vectors of their own where scalars are small."""
 
@@ -171,7 +175,9 @@ class _Group:
         """``once``: an element may not be met twice; if it may, a row of :data:`ANY` length need not fill a vector."""
         self.b, self.width, self.vector_bytes, self.once, self.rows = b, width, vector_bytes, once, rows
         self.arrays = arrays_of(b, spec, args[0])
-        lo, hi, n, self.period = members(b, args[4], "lo", "hi", "n", "period")
+        lo, hi, n, self.period, far = members(b, args[4], "lo", "hi", "n", "period", "far")
+        several = b.icmp_signed(">", self.period, i64(FEWEST_FAR * width))
+        self.far = b.and_(b.icmp_signed("!=", far, i64(0)), several)
         self.start = b.sub(n, hi) if spec.reverse else lo
         self.whole = b.and_(self.period, i64(-width))
         self.steps: Sequence[ir.Value] = ()
@@ -231,19 +237,32 @@ class _Group:
 
     def one_by_one(self, spec: OrderedSpec, captured: Sequence[ir.Value], levels: ir.Value | None = None) -> State:
         b, width = self.b, self.width
-        types = [register_type(t, width) for t in spec.state]
-        folded = [alloca(b, t, width) for t in types]
-        with loop(b, i64(0), i64(width)) as r:
-            row = self._row(r)
-            uniforms = self._of_row(captured, levels, types[0], row, r)
+
+        def of_row(uniforms: Sequence[ir.Value], row: _Row) -> State:
             one = lambda: self._states(spec, uniforms, row, i64(0), self.period)  # noqa: E731
-            total = self._by_length(one, lambda: self._full_row(spec, uniforms, row))
-            for p, t, v in zip(folded, types, total, strict=True):
-                b.store(v, b.gep(p, [r], source_etype=t))
-        states = [
-            [b.load(b.gep(p, [i64(r)], source_etype=t), typ=t) for p, t in zip(folded, types, strict=True)] for r in range(width)
-        ]
+            return self._by_length(one, lambda: self._full_row(spec, uniforms, row))
+
+        states = self._in_turn(spec, captured, levels, range(width), of_row)
         return self._in_order(self._merged(states, lambda x, y: apply_op(b, spec, captured, width, x, y), width))
+
+    def _in_turn(
+        self,
+        spec: OrderedSpec,
+        captured: Sequence[ir.Value],
+        levels: ir.Value | None,
+        rows: Sequence[int],
+        of_row: Callable[[Sequence[ir.Value], _Row], State],
+    ) -> list[State]:
+        """Of each row, given its uniforms, a vector: by the same code, one after the other."""
+        b, types = self.b, [register_type(t, self.width) for t in spec.state]
+        folded = [alloca(b, t, len(rows)) for t in types]
+        with loop(b, i64(rows[0]), i64(rows[-1] + 1)) as r:
+            row = self._row(r)
+            total = of_row(self._of_row(captured, levels, types[0], row, r), row)
+            for p, t, v in zip(folded, types, total, strict=True):
+                b.store(v, b.gep(p, [b.sub(r, i64(rows[0]))], source_etype=t))
+        places = ([b.gep(p, [i64(k)], source_etype=t) for p, t in zip(folded, types, strict=True)] for k in range(len(rows)))
+        return [[b.load(p, typ=t) for p, t in zip(mine, types, strict=True)] for mine in places]
 
     def abreast(
         self,
@@ -268,23 +287,26 @@ class _Group:
         levels: ir.Value | None,
         seen: extremes.Seen | None,
     ) -> State:
-        b, n, states = self.b, len(spec.state), [Held(self.b, spec.state, self.width) for _ in rows]
-        types = [register_type(t, self.width) for t in spec.state]
+        b, n, types = self.b, len(spec.state), [register_type(t, self.width) for t in spec.state]
 
-        def vectors(at: ir.Value, rest: ir.Value | None = None) -> list[State]:
-            uniforms = [self._of_row(captured, levels, types[0], self.starts[r], i64(r)) for r in rows]
-            xs = [self._states(spec, own, self.starts[r], at, rest) for own, r in zip(uniforms, rows, strict=True)]
+        def own(r: int) -> tuple[Sequence[ir.Value], _Row]:
+            return self._of_row(captured, levels, types[0], self.starts[r], i64(r)), self.starts[r]
+
+        def vectors(which: Sequence[tuple[Sequence[ir.Value], _Row]], at: ir.Value, rest: ir.Value | None = None) -> list[State]:
+            xs = [self._states(spec, uniforms, row, at, rest) for uniforms, row in which]
             if seen is not None:
                 seen.put([x for (x,) in xs])
             return xs
 
-        def meet(at: ir.Value, there: ir.Value | None = None) -> None:
-            for held, x in zip(states, vectors(at), strict=True):
-                before, after = held.get(), op(held.get(), x)
-                held.put(expr.selected(b, there, after, before))
+        def through(*which: tuple[Sequence[ir.Value], _Row]) -> State:
+            states = [Held(b, spec.state, self.width) for _ in which]
 
-        def long() -> State:
-            for held, x in zip(states, vectors(i64(0)), strict=True):
+            def meet(at: ir.Value, there: ir.Value | None = None) -> None:
+                for held, x in zip(states, vectors(which, at), strict=True):
+                    before, after = held.get(), op(held.get(), x)
+                    held.put(expr.selected(b, there, after, before))
+
+            for held, x in zip(states, vectors(which, i64(0)), strict=True):
                 held.put(x)
             with loop(b, i64(self.width), self.whole, self.width) as at:
                 meet(at)
@@ -292,7 +314,14 @@ class _Group:
                 meet(b.sub(self.period, i64(self.width)), there)
             return [v for held in states for v in held.get()]
 
-        flat = self._by_length(lambda: [v for x in vectors(i64(0), self.period) for v in x], long)
+        def in_turn() -> State:
+            states = self._in_turn(spec, captured, levels, rows, lambda uniforms, row: through((uniforms, row)))
+            return [v for state in states for v in state]
+
+        def long() -> State:
+            return chosen(b, self.far, in_turn, lambda: through(*map(own, rows)))
+
+        flat = self._by_length(lambda: [v for x in vectors([own(r) for r in rows], i64(0), self.period) for v in x], long)
         return self._merged([flat[k : k + n] for k in range(0, len(flat), n)], op, self.width)
 
     def _by_length(self, short: Callable[[], State], long: Callable[[], State]) -> State:

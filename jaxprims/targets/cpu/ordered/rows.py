@@ -20,7 +20,7 @@ from ..llvm.vectors import Variable, f_of, load_row, store_row
 STARTED, RESTARTED = 1, 2
 """Bits of a kernel's progress (cpu/ordered_kernel.h)."""
 
-RANGE = ("lo", "hi", "n", "period", "lanes", "lane_lo", "lane_hi", "steps", "inner")
+RANGE = ("lo", "hi", "n", "period", "lanes", "lane_lo", "lane_hi", "steps", "inner", "far")
 """Members of ScanRange, of 8 bytes each."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
+from ....ir.program import itemsize
 from ....specs.ordered import OrderedSpec
 from ..llvm import expr
 from ..llvm.build import I1, I64, NULL, PTR, all_pointers, chosen, declare, i64, least, loop, pointer
@@ -41,10 +42,10 @@ from .rows import (
 
 SHORT_ROW, STRIP_STEPS = 2048, 8
 """Lanes up to which a scan walks memory step by step; and how many steps are walked together else: prefetchers can follow so many
-streams, and accumulators stay in registers for so long."""
+streams, and accumulators stay in registers for so long. (Those at once divide it, so these are the same however lanes are.)"""
 
-REDUCED_TOGETHER = 4096
-"""Elements that a reduction walks together: they stay in the first-level cache while one vector after the other goes down."""
+FEWEST_FAR = 384
+"""Bytes of a step from which on memory is read step by step; less is read from end to end as it is."""
 
 VECTORS = 4
 """Of a reduction's lanes, side by side: their accumulators do not wait for each other."""
@@ -158,15 +159,16 @@ class _Across:
             self._down(first, end, [whole], self.b.sub(self.wanted, whole))
 
     def _block_steps(self, lo: ir.Value, hi: ir.Value) -> ir.Value:
-        """Of one vector: all. Of short rows, whole: one for a scan, since memory is then read from end to end; for a reduction as
-        many as stay in the cache. Else a few."""
+        """Of one vector: all. Of short rows of a scan, whole, and of what a reduction reads from memory: one, so that it is read
+        from end to end. Else a few."""
         b = self.b
-        whole = b.icmp_signed("==", self.wanted, self.lanes)
-        short = b.and_(whole, b.icmp_signed("<=", self.lanes, i64(SHORT_ROW)))
-        together = i64(1)
-        if not self.scans:  # a multiple of those at once, so that these are the same ones however lanes are divided
-            together = b.mul(b.add(b.sdiv(i64(REDUCED_TOGETHER // FOUR), self.lanes), i64(1)), i64(FOUR))
-        few = b.select(short, together, i64(STRIP_STEPS))
+        if self.scans:
+            one = b.and_(b.icmp_signed("==", self.wanted, self.lanes), b.icmp_signed("<=", self.lanes, i64(SHORT_ROW)))
+        else:
+            (far,) = members(b, self.range_, "far")
+            least_lanes = FEWEST_FAR // max(1, sum(itemsize(a.dtype) * a.slots for a in self.spec.arrays))
+            one = b.and_(b.icmp_signed("!=", far, i64(0)), b.icmp_signed(">=", self.lanes, i64(least_lanes)))
+        few = b.select(one, i64(1), i64(STRIP_STEPS))
         return b.select(b.icmp_signed("<=", self.wanted, i64(self.width)), b.sub(hi, lo), few)
 
     def _down(self, lo: ir.Value, hi: ir.Value, lanes: list[ir.Value], rest: ir.Value | None = None) -> None:
