@@ -326,6 +326,11 @@ ROWS_TOGETHER, TOGETHER = 16, 1024
 """Rows that a kernel makes at once, and numbers that they have: what is done once for a row is done for several of them."""
 
 
+NEAR, FEWEST_FAR = 2**23, 256
+"""Bytes, in all, above which rows come from memory; and of a row from which on they are then made one after the other, as its
+prefetchers expect."""
+
+
 def _may_be_spread(body: Body) -> bool:
     """Have few rows no more in common than a number, which may be read for each? Then they are rows like those around them."""
     loops = set(range(len(body.sites[0].sizes)))
@@ -344,6 +349,8 @@ def _rows(body: Body, read: Sequence[Any], into: Sequence[Any]) -> list[Any]:
     each = -(-count // devices)  # if the rows are sharded
     row_bytes = sum(own_numbers(*x) * x[0].aval.dtype.itemsize for x in body.read_and_written)
     together = max(1, min(ROWS_TOGETHER, each, int(TOGETHER // body.widest), int(MOST_TOGETHER // row_bytes)))
+    if row_bytes >= FEWEST_FAR and row_bytes * math.prod(sizes) > NEAR:
+        together = 1
 
     def row(elements: Any, f: Callable[..., Any]) -> Any:
         def values(*element: Any) -> Any:
