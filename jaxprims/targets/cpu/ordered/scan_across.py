@@ -44,7 +44,7 @@ SHORT_ROW, STRIP_STEPS = 2048, 8
 """Lanes up to which a scan walks memory step by step; and how many steps are walked together else: prefetchers can follow so many
 streams, and accumulators stay in registers for so long. (Those at once divide it, so these are the same however lanes are.)"""
 
-FEWEST_FAR = 384
+FEWEST_FAR = 512
 """Bytes of a step from which on memory is read step by step; less is read from end to end as it is."""
 
 VECTORS = 4
