@@ -241,7 +241,7 @@ def why_not(body: Body) -> str | None:
     again = fused and row < shortest
     abreast = not narrow and _are_beside_each_other(body, row)
     rows = bool(site.kept and not abreast) or (positioned and not narrow and bool(site.lanes))
-    few = _are_few_alike(body, each) or _are_of_halves_in_a_loop(body)
+    few = _are_few_alike(body, each) or _are_cheap_in_a_loop(body, each)
     if not slow and (few or (rows and (again or _are_short(body, row, each)))):
         return "short rows, each reduced by itself"
     written = [
@@ -429,11 +429,22 @@ def _are_few_alike(body: Body, each: float) -> bool:
     return few and row < (SHORT_ROW if each >= DEAR or _reads_halves(body) else SHORTEST_APART)
 
 
-def _are_of_halves_in_a_loop(body: Body) -> bool:
-    """Are they short rows of halves, where XLA's threads do not help it, and its vectors of them do?"""
-    row = math.prod(body.sites[0].sizes[body.innermost :])
-    apart = body.innermost > body.batch and body.combined is None and row < SHORT_ROW
-    return apart and body.graph.in_loop and _reads_halves(body)
+def _are_cheap_in_a_loop(body: Body, each: float) -> bool:
+    """Are they short rows of halves, where XLA's threads do not help it, and its vectors do; or few sums of rows that it skips?"""
+    site, row = body.sites[0], math.prod(body.sites[0].sizes[body.innermost :])
+    if not body.graph.in_loop or body.combined is not None:
+        return False
+    if body.innermost > body.batch and row < SHORT_ROW and _reads_halves(body):
+        return True
+    few = row < ENOUGH_ROWS and site.elements < FEWEST_SUMMED and each < DEAR
+    return few and site.op is jnp.add and _chooses_rows(body)
+
+
+def _chooses_rows(body: Body) -> bool:
+    """Is anything chosen for a whole row by what is true of it?"""
+    last = len(body.sites[0].sizes) - 1
+    found = (labels for v, labels in (*body.leaves, *body.made) if v.aval.dtype == jnp.bool_)
+    return any(labels and max(labels) >= 0 and last not in labels for labels in found)
 
 
 def _is_in_part(body: Body) -> bool:
