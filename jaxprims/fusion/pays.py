@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
 
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
 
 from ..operators.operator import MAX_STRUCT_SLOTS
-from ..tracing.labels import MOVES, NUMBER_BY_NUMBER, REDUCTIONS, own_shape
+from ..tracing.labels import NUMBER_BY_NUMBER, REDUCTIONS, own_shape
 from ..tracing.lanewise import OWN
 from .body import DEAR, ENOUGH_ROWS, OF_A_VECTOR, Body, Leaf, in_register, operations, own_numbers
 from .cut import IN_CACHE
+from .elsewhere import (
+    has_roots,
+    is_made_elsewhere,
+    is_made_in_loops,
+    is_only_reduced,
+    is_reduced_elsewhere,
+    is_spread_dearly,
+    makes_others_functions,
+    shares_functions,
+)
 from .exact_loops import is_exact, is_exact_loop
-from .graph import OUTSIDE, Graph, reached
+from .graph import OUTSIDE
 from .one_by_one import is_one_by_one
 from .products import SHORTEST, is_product
 from .sites import Site
@@ -97,42 +106,6 @@ def is_written_for(body: Body | Stencil, var: Var) -> bool:
     return all(u in inside or (u != OUTSIDE and graph.eqns[u].primitive.name in _RESHAPES) for u in graph.users[var])
 
 
-def _is_reduced_elsewhere(body: Body) -> bool:
-    """Do others want what this kernel reduces?"""
-    graph, inside = body.graph, body.inside
-    reduced = (var for site in body.sites for var, _ in site.roots if isinstance(var, Var))
-    return any(u != OUTSIDE and u not in inside for var in reduced for u in graph.users[var])
-
-
-def _is_made_elsewhere(body: Body) -> bool:
-    """Do others want what this kernel makes on its way?"""
-    inside = body.inside
-    return any(u not in inside for k in body.taken for v in body.graph.eqns[k].outvars for u in body.graph.users[v])
-
-
-def _is_made_in_loops(body: Body, var: Var) -> bool:
-    """Is it XLA's loops that make what this kernel could compute, not a stencil or a kernel of rows, and that want it, not
-    reductions of functions of it?"""
-    graph = body.graph
-    if var not in body.cut or graph.needs([var]) & sum(1 << graph.producer[v] for v in body.given):
-        return False
-    return not _is_only_reduced(graph, [var], body.inside)
-
-
-def _is_only_reduced(graph: Graph, variables: Iterable[Var], inside: Collection[int] = ()) -> bool:
-    """Is all that others make of these, number by number, reduced?"""
-
-    def others(v: Var) -> list[int]:
-        reduced = (u != OUTSIDE and graph.eqns[u].primitive.name in REDUCTIONS for u in graph.users[v])
-        return [u for u, once in zip(graph.users[v], reduced, strict=True) if u not in inside and not once]
-
-    def onward(v: Var) -> list[Var]:
-        return [x for u in others(v) if u != OUTSIDE for x in graph.eqns[u].outvars]
-
-    users = (u for v in reached(variables, onward) for u in others(v))
-    return all(u != OUTSIDE and graph.eqns[u].primitive.name in NUMBER_BY_NUMBER | MOVES for u in users)
-
-
 def _has_channels_first(eqn: JaxprEqn) -> bool:
     """XLA convolves with channels last: it writes the result once more for who does not read it in a loop of its own."""
     out = eqn.params["dimension_numbers"].out_spec
@@ -167,7 +140,7 @@ def _fewest(body: Body) -> int:
         return FEWEST_SORTED
     if site.family == "map" and is_exact_loop(site.eqn):
         return max(FEWEST_DEAR, LEAST_IN_LOOPS // max(1, int(operations(site.eqn))))
-    if site.rows or (site.family == "map" and _is_made_elsewhere(body)):
+    if site.rows or (site.family == "map" and is_made_elsewhere(body)):
         return FEWEST_IN_ROWS_OF_BINS
     one_by_one = site.family != "reduce" or any(s.positioned for s in body.sites)
     slow = any(e.primitive.name not in NUMBER_BY_NUMBER or is_one_by_one(e) for e in inside)
@@ -228,9 +201,9 @@ def why_not(body: Body) -> str | None:
             return None
         if not all(_adds_few_columns(s.eqn) for s in body.sites):
             return "a few numbers for each element, all of them in memory"
-        if _makes_others_functions(body) and any(_columns(s.eqn) >= FEW_COLUMNS for s in body.sites):
+        if makes_others_functions(body) and any(_columns(s.eqn) >= FEW_COLUMNS for s in body.sites):
             return "a function that takes time, which XLA makes for others as well"
-        return "XLA makes a function of it for each number that it is for" if _is_spread_dearly(body) else None
+        return "XLA makes a function of it for each number that it is for" if is_spread_dearly(body) else None
     if site.family != "reduce":
         return None
     row = math.prod(site.sizes[site.kept :])
@@ -254,7 +227,7 @@ def why_not(body: Body) -> str | None:
     if not in_loops:
         return None  # XLA would write what these make
     several = len(site.lanes) > 1 if not narrow else site.kept > 0 and math.prod(site.lanes) > MOST_UNROLLED_BY_XLA
-    shares = several and _shares_functions(body)
+    shares = several and shares_functions(body)
     if shares and each >= DEAR:
         return "a function of columns that takes time, which XLA makes for others as well"
     if len(body.sites) == 1 and not positioned:
@@ -262,11 +235,11 @@ def why_not(body: Body) -> str | None:
             return "one reduction, whose arithmetic takes the time"
         wide = shares or (_has_vectors(site) and math.prod(site.lanes) < math.prod(site.sizes))
         cheap = each < (DEAR if site.kept or shares else 1)
-        if cheap and wide and not abreast and not body.given and _is_reduced_elsewhere(body):
+        if cheap and wide and not abreast and not body.given and is_reduced_elsewhere(body):
             return "one reduction of columns that XLA goes through again"
-        if each <= 1 and not narrow and row < FEWEST_ROOTED and _has_roots(body):
+        if each <= 1 and not narrow and row < FEWEST_ROOTED and has_roots(body):
             return "lengths of few numbers, of whose roots XLA makes quotients in the same loop"
-        if len(site.sizes) - site.kept > 1 and any(_is_made_in_loops(body, var) for var, _ in body.streamed):
+        if len(site.sizes) - site.kept > 1 and any(is_made_in_loops(body, var) for var, _ in body.streamed):
             return "XLA would make what others want once more, to lay it out for a kernel"
     if not narrow and len(body.streamed) > len(Body(body.graph, body.sites, (), body.given).streamed):
         return "others want what it reads, and XLA reduces it in the loop that makes it"
@@ -284,7 +257,7 @@ def _are_beside_each_other(body: Body, row: int) -> bool:
     site = body.sites[0]
     enough = row >= SHORTEST_ROW or (math.prod(site.lanes) >= BESIDE_EACH_OTHER and not _reads_halves(body))
     several = site.kept > 0 and site.op is jnp.add and is_wide(site) and enough
-    return several and (len(site.lanes) == 1 or _is_only_reduced(body.graph, (s.eqn.outvars[0] for s in body.sites)))
+    return several and (len(site.lanes) == 1 or is_only_reduced(body.graph, (s.eqn.outvars[0] for s in body.sites)))
 
 
 def _reads_halves(body: Body) -> bool:
@@ -304,57 +277,6 @@ def _adds_few_columns(eqn: JaxprEqn) -> bool:
 def _columns(eqn: JaxprEqn) -> int:
     """Numbers of a row behind the axes that are reduced."""
     return math.prod(eqn.invars[0].aval.shape[max(eqn.params.get("axes", ()), default=0) + 1 :])
-
-
-def _makes_others_functions(body: Body) -> bool:
-    """Do others want what takes time to be made here?"""
-    graph, inside = body.graph, body.inside
-    dear = (graph.eqns[k] for k in body.taken if operations(graph.eqns[k]) >= DEAR)
-    return any(u not in inside for e in dear for v in e.outvars for u in graph.users[v])
-
-
-def _has_roots(body: Body) -> bool:
-    """Are roots wanted of the results?"""
-    graph = body.graph
-
-    def onward(v: Var) -> list[Var]:
-        return [
-            x for u in graph.users[v] if u != OUTSIDE and graph.eqns[u].primitive.name in MOVES for x in graph.eqns[u].outvars
-        ]
-
-    users = (u for v in reached((s.eqn.outvars[0] for s in body.sites), onward) for u in graph.users[v] if u != OUTSIDE)
-    return any(graph.eqns[u].primitive.name in ("sqrt", "rsqrt") for u in users)
-
-
-def _shares_functions(body: Body) -> bool:
-    """Is what takes time, here or of the results, made for others as well?"""
-    graph = body.graph
-    todo = [*(v for k in body.taken for v in graph.eqns[k].outvars), *(s.eqn.outvars[0] for s in body.sites)]
-
-    def onward(v: Var) -> list[Var]:
-        found = (graph.eqns[u] for u in graph.users[v] if u != OUTSIDE)
-        return [x for e in found if e.primitive.name in NUMBER_BY_NUMBER or e.primitive.name in MOVES for x in e.outvars]
-
-    made = (v for v in reached(todo, onward) if graph.producer.get(v) is not None and v.aval.size >= body.sites[0].elements)
-    return any(operations(graph.eqns[graph.producer[v]]) >= DEAR and len(graph.users[v]) > 1 for v in made)
-
-
-def _is_spread_dearly(body: Body) -> bool:
-    """Is a function of a result, that takes time, wanted for more numbers than it has?"""
-    graph = body.graph
-    todo, seen = [(s.eqn.outvars[0], False) for s in body.sites], set[tuple[Var, bool]]()
-    while todo:
-        var, dear = todo.pop()
-        if (var, dear) in seen:
-            continue
-        seen.add((var, dear))
-        for eqn in (graph.eqns[u] for u in graph.users[var] if u != OUTSIDE):
-            (out,) = eqn.outvars if len(eqn.outvars) == 1 else (var,)
-            if dear and eqn.primitive.name in NUMBER_BY_NUMBER and out.aval.size > var.aval.size:
-                return True
-            if eqn.primitive.name in NUMBER_BY_NUMBER and out.aval.size == var.aval.size:
-                todo.append((out, dear or operations(eqn) >= DEAR))
-    return False
 
 
 BESIDE_A_FUNCTION = 4
@@ -430,7 +352,8 @@ def _are_few_alike(body: Body, each: float) -> bool:
 
 
 def _are_cheap_in_a_loop(body: Body, each: float) -> bool:
-    """Are they short rows of halves, where XLA's threads do not help it, and its vectors do; or few sums of rows that it skips?"""
+    """Are they short rows of halves, where XLA's threads do not help it, but vectors do; or few sums of rows, some of which it
+    skips?"""
     site, row = body.sites[0], math.prod(body.sites[0].sizes[body.innermost :])
     if not body.graph.in_loop or body.combined is not None:
         return False
