@@ -33,6 +33,10 @@ def repeated(step: Function) -> Function:
     return lambda x: jax.lax.fori_loop(0, 3, lambda _, y: step(y), x)
 
 
+def along(step: Callable[[Any, Any], Any]) -> Function:
+    return lambda x: jax.lax.scan(lambda c, y: (step(c, y),) * 2, jnp.float32(0), x.reshape(-1))[1].reshape(x.shape)
+
+
 FUNCTIONS: dict[str, Function] = {
     "map": lambda x: x * stop_gradient(jnp.cos(x)),
     "straight through": lambda x: x + stop_gradient(jnp.round(2 * x) / 2 - x),
@@ -47,6 +51,8 @@ FUNCTIONS: dict[str, Function] = {
     "shifts": lambda x: jnp.roll(x, 1, -1) * stop_gradient(jnp.roll(x, -1, -1)) + x,
     "steps": repeated(lambda x: jnp.roll(x, 1, -1) / 2 + stop_gradient(x) * x / 9),
     "steps with a rule": repeated(lambda x: tilted(jnp.roll(x, 1, -1) / 2 + x) / 2),
+    "recurrence": along(lambda c, y: c / 2 + tilted(y)),
+    "exact loop with a rule": lambda x: jax.lax.fori_loop(0, 12, lambda _, y: jax.nn.relu(y), jnp.where(x > 1, 0, x)),
     "by index": lambda x: jax.ops.segment_sum((x * stop_gradient(x)).reshape(-1), jnp.arange(x.size) % 7, 7)[0] * x / 99,
     "pairs": lambda x: x + jnp.sum((x.reshape(-1)[:300, None] - stop_gradient(x.reshape(-1)[:20])) ** 2, 1).mean(),
 }
