@@ -342,3 +342,34 @@ def test_arguments_of_a_program_are_not_held() -> None:
     compiled = jax.jit(jp.fuse(jax.grad(lambda x, y: jnp.max(x - y)))).lower(x, y).compile()
     assert "held" not in compiled.as_text()
     assert compiled.memory_analysis().temp_size_in_bytes < 1000
+
+
+COMPLEX: list[Callable[[Any], Any]] = [
+    jnp.abs,
+    lambda z: jnp.abs(z * z),
+    lambda z: jnp.real(z * jnp.conj(z)),
+    lambda z: jnp.abs(z / (z + 3)),
+    lambda z: jnp.imag(jnp.sqrt(z)),
+    lambda z: jnp.real(jnp.sign(z) * z),
+    lambda z: jnp.abs(jnp.tanh(z)),
+]
+
+
+@pytest.mark.cover(2)
+@pytest.mark.parametrize("order", ["grad of fused", "fused grad"])
+@pytest.mark.parametrize("shape", [(3000, 3), (300, 40), (20_003,)])
+@pytest.mark.parametrize("size", COMPLEX)
+def test_complex_numbers_of_the_greatest_size(size: Callable[[Any], Any], shape: tuple[int, ...], order: str) -> None:
+    """Products, quotients, roots and absolute values of these are several operations each, rounded in more than one way."""
+    parts = np.random.default_rng(3).normal(size=(2, *shape)).astype(np.float32)
+    z = jnp.asarray(parts[0] + 1j * parts[1])
+
+    def greatest(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda z: jnp.sum(f(z))
+
+    def f(z: Any) -> Any:
+        return jnp.max(size(z), -1)
+
+    gradient = jax.grad(greatest(jp.fuse(f))) if order == "grad of fused" else jp.fuse(jax.grad(greatest(f)))
+    got, expected = jax.jit(gradient)(z), jax.grad(greatest(f))(z)
+    np.testing.assert_array_equal(jnp.any(got != 0, -1), jnp.any(expected != 0, -1))

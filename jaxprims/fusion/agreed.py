@@ -26,6 +26,9 @@ _ALIKE = frozenset(
 )
 """What has the same bits, whoever computes it, but for sums of products."""
 
+_OF_PARTS = frozenset("abs div mul sign sqrt square".split())
+"""Of these, what is several operations on complex numbers, or a function."""
+
 WHY = "it would be made in two ways, and is compared with its own extreme"
 
 
@@ -187,6 +190,8 @@ def _is_alike(graph: Graph, eqn: JaxprEqn) -> bool:
         return True  # places to read at, say
     if eqn.primitive.name in ("add", "sub", "reduce_window_sum"):
         return not any(_is_product(graph, v) for v in eqn.invars)
+    if eqn.primitive.name in _OF_PARTS and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating):
+        return False
     return eqn.primitive.name in _ALIKE | MOVES
 
 

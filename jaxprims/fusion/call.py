@@ -115,7 +115,7 @@ class Fused:
         found = as_recurrence(graph, eqn, given)
         if found is not None:
             self.inside.append(f"scan of {eqn.params['length']} steps: linear recurrences, each a kernel")
-        elif (steps := as_steps(eqn)) is not None:
+        elif (steps := as_steps(eqn, self.with_rules)) is not None:
             self.inside.append(steps[0])
             found = steps[1]
         else:

@@ -10,11 +10,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import Jaxpr, JaxprEqn, Var
+from jax.extend.core import Jaxpr, JaxprEqn, Var, jaxprs_in_params
 
 from ..ir.program import COMPARE
 from ..tracing import elementwise
-from ..tracing.jaxprs import CALLS, called, looked, opened, run_equation
+from ..tracing.jaxprs import CALLS, called, has_rules, looked, opened, run_equation
 from ..tracing.labels import MOVES, Mixed, sources
 
 NAME = "loop"
@@ -26,10 +26,17 @@ FEWEST_STEPS = 3
 _EXACT = MOVES | COMPARE | frozenset("lt_to le_to is_finite select_n gather max min neg abs sign clamp".split())
 
 
-def as_calls(jaxpr: Jaxpr) -> Jaxpr:
-    """The jaxpr with every such loop, of which one result is wanted, as a call of :data:`NAME`."""
+def as_calls(jaxpr: Jaxpr, with_rules: bool = False) -> Jaxpr:
+    """The jaxpr with every such loop, of which one result is wanted, as a call of :data:`NAME`. ``with_rules``: but for loops of
+    functions with rules of their own for derivatives."""
     wanted = looked(jaxpr)
-    return jaxpr.replace(eqns=[_called(eqn, [v for v in eqn.outvars if v in wanted]) or eqn for eqn in jaxpr.eqns])
+
+    def one(eqn: JaxprEqn) -> JaxprEqn:
+        if with_rules and any(map(has_rules, jaxprs_in_params(eqn.params))):
+            return eqn
+        return _called(eqn, [v for v in eqn.outvars if v in wanted]) or eqn
+
+    return jaxpr.replace(eqns=[one(eqn) for eqn in jaxpr.eqns])
 
 
 def is_exact_loop(eqn: JaxprEqn) -> bool:

@@ -126,7 +126,7 @@ def flat_graph(
         return _Inlining(rewrite, calls, barriers).of(closed.jaxpr, closed.consts, xs)
 
     inlined = jax.make_jaxpr(function)(*(v.aval for v in closed.jaxpr.invars))
-    jaxpr = by_result(as_calls(pruned(_shared(inlined.jaxpr))))
+    jaxpr = by_result(as_calls(pruned(_shared(inlined.jaxpr)), with_rules))
     eqns = jaxpr.eqns
     producer: dict[Var, int] = {}
     users: dict[Var, list[int]] = {}

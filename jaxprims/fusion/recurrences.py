@@ -23,7 +23,7 @@ from ..api.scan import scan
 from ..primitives.avals import typed
 from ..primitives.ordered.recurrence import NearOne, Product, Recurrence, recurrence
 from ..tracing.emit import Unsupported
-from ..tracing.jaxprs import depending_on, interpret, run_equation, scan_counts, value_of, variables
+from ..tracing.jaxprs import depending_on, has_rules, interpret, run_equation, scan_counts, value_of, variables
 from ..tracing.labels import NUMBER_BY_NUMBER
 from ..tracing.lanewise import one_lane
 from .cut import count_of
@@ -69,6 +69,8 @@ def as_recurrence(graph: Graph, eqn: JaxprEqn, given: Sequence[Interval]) -> Cal
         return None
     if any(v.aval.dtype in (jnp.float16, jnp.bfloat16) for v in eqn.outvars[:carries]):
         return None  # which kernels would not round at each step
+    if graph.with_rules and has_rules(body.jaxpr):
+        return None
     rank = len(lanes)
     if any(v.aval.shape[:rank] != lanes for v in body.jaxpr.outvars) or (lanes and not _lie_in_rows(graph, eqn)):
         return None

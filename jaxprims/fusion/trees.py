@@ -162,6 +162,8 @@ class _Tree:
     def is_worth_a_scan(self) -> bool:
         """Does nobody want the middle of it, but its own gradient, which is there, too?"""
         name, outs = self.function.name, list(self.outs.values())
+        if self.graph.with_rules and any(e.primitive.name == "stop_gradient" for e in self.function.jaxpr.eqns):
+            return False
         splits = name != "logaddexp" and any(e.primitive.name in _SPLITTING for e in self.function.jaxpr.eqns)
         if self._is_alone(self.inside, outs):
             return not (splits and self.graph.with_rules)

@@ -37,11 +37,14 @@ _ROUNDED = frozenset(f"stablehlo.{name}" for name in ("add", "subtract", "multip
 _EXACT = frozenset(
     f"stablehlo.{name}"
     for name in (
-        "abs and bitcast_convert broadcast_in_dim ceil clamp compare concatenate dynamic_slice floor gather iota is_finite "
-        "maximum minimum negate not or pad reshape reverse round_nearest_afz round_nearest_even select shift_left "
+        "abs and bitcast_convert broadcast_in_dim ceil clamp compare complex concatenate dynamic_slice floor gather imag iota "
+        "is_finite maximum minimum negate not or pad real reshape reverse round_nearest_afz round_nearest_even select shift_left "
         "shift_right_arithmetic shift_right_logical sign slice transpose xor"
     ).split()
 )
+
+_OF_PARTS = frozenset(f"stablehlo.{name}" for name in ("abs", "multiply", "sign"))
+"""Of these, what is several operations on complex numbers."""
 
 MOST_LOOKED_AT = 64
 
@@ -85,11 +88,17 @@ def _is_rounded(ctx: Any, value: Any, most: int) -> bool:
             continue
         if op.name not in CHEAP and op.name not in IN_LOOPS and op.name not in _EXACT:
             continue
+        if op.name in _OF_PARTS and _is_complex(op.operands[0]):
+            return True
         seen, rounded = seen + 1, rounded + (op.name not in _EXACT)
         if rounded > most or seen > MOST_LOOKED_AT or (rounded and op.name not in _EXACT | _ROUNDED):
             return True
         todo += [(x, frame) for x in op.operands]
     return False
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(ir.RankedTensorType(value.type).element_type, ir.ComplexType)
 
 
 def _takes_work(ctx: Any, value: Any) -> bool:

@@ -53,6 +53,11 @@ def opened(jaxpr: Any) -> tuple[Jaxpr, Sequence[Any]]:
     return getattr(jaxpr, "jaxpr", jaxpr), tuple(getattr(jaxpr, "consts", None) or ())
 
 
+def has_rules(jaxpr: Jaxpr) -> bool:
+    """Has anything in it a rule of its own for derivatives?"""
+    return any(eqn.primitive.name in RULES for eqn in equations_in(jaxpr))
+
+
 def variables(atoms: Iterable[Any]) -> list[Var]:
     """Those that are no numbers."""
     return [v for v in atoms if not isinstance(v, Literal)]

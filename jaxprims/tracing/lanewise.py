@@ -112,6 +112,8 @@ def equation(eqn: Any, operands: list[Lane]) -> Sequence[Lane]:
         return evaluate(*inner, operands)
     if eqn.effects:
         raise Unsupported(name, "it has effects")
+    if name == "stop_gradient":  # derivatives may be taken of what is made
+        return [dataclasses.replace(x, data=lax.stop_gradient(x.data)) for x in operands]
     if name in IDENTITIES:
         return operands
     if name in _RULES:

@@ -196,6 +196,7 @@ class Cells:
             or self.depth > DEEPEST
             or not all(isinstance(n, int) for v in eqn.invars for n in v.aval.shape)
             or not (moves or elementwise.is_elementwise(eqn))
+            or (name == "stop_gradient" and self.graph.with_rules)
         ):
             return self.read(var, view, region)
         if not moves and all(g == FIXED for g, _ in view) and not self.graph.is_constant(var):

@@ -21,7 +21,7 @@ from .pays import fewest_cells, why_no_steps
 from .stencil import BROADCAST, Keep, Layout
 
 
-def as_steps(eqn: JaxprEqn) -> tuple[str, Callable[..., list[Any]]] | None:
+def as_steps(eqn: JaxprEqn, with_rules: bool = False) -> tuple[str, Callable[..., list[Any]]] | None:
     """A scan as a stencil of so many steps: in words, and a function of its operands; None where it is something else."""
     if eqn.primitive.name != "scan" or eqn.effects:
         return None
@@ -32,7 +32,7 @@ def as_steps(eqn: JaxprEqn) -> tuple[str, Callable[..., list[Any]]] | None:
     if not isinstance(body, ClosedJaxpr):
         return None
     try:
-        loop = _Loop(flat_graph(body, barriers=False), consts, length)
+        loop = _Loop(flat_graph(body, with_rules=with_rules, barriers=False), consts, length)
     except Unclear:
         return None
     return loop.in_words(), lambda *operands: [typed(x, v.aval) for x, v in zip(loop.run(operands), eqn.outvars, strict=True)]
