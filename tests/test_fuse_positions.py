@@ -106,3 +106,27 @@ def test_one_number_along_an_axis_is_none_of_several() -> None:
     fn = lambda x: jnp.sum(jnp.exp(x * jnp.linspace(2.0, 3.0, N)))  # noqa: E731
     (kernel,) = Fused(jax.make_jaxpr(fn)(jnp.float32(1))).rewritten.kernels
     assert len(kernel.inputs) == 1
+
+
+MASKED: dict[str, Callable[[Any, Any], Any]] = {
+    "lengths": lambda x, n: jnp.sum(jnp.where(jnp.arange(x.shape[1])[:, None] < n[:, None, None], x * x, 0)),
+    "lengths of each": lambda x, n: jnp.sum(jnp.where(jnp.arange(x.shape[1])[:, None] < n[:, None, None], x, 0), (1, 2)),
+    "a triangle": lambda x, n: jnp.sum(jnp.where(jnp.arange(x.shape[1])[:, None] < jnp.arange(x.shape[2]), x * x, 0)),
+    "the greatest": lambda x, n: jnp.max(jnp.where(jnp.arange(x.shape[1])[:, None] < n[:, None, None], x, -9), (1, 2)),
+    "by places": lambda x, n: jnp.sum(x * jnp.arange(x.shape[0])[:, None, None] * jnp.arange(x.shape[1])[:, None]),
+    "products": lambda x, n: jnp.prod(1 + x * 1e-3 * jnp.arange(x.shape[1])[:, None], (1, 2)),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize(("shape", "rows"), [((6, 12, 64), 72), ((24, 12, 33), None)])
+def test_loops_behind_positions_are_rows(name: str, shape: tuple[int, ...], rows: int | None) -> None:
+    """Where they are long: of others a position is a quotient."""
+    fn, rng = MASKED[name], np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=shape), jnp.float32)
+    n = jnp.asarray(rng.integers(1, shape[1], shape[0]), jnp.int32)
+    found = jp.explain(jp.fuse(fn))(x, n).calls
+    assert any(f"{shape[2]} elements in each of {rows} rows" in str(call) for call in found) == (rows is not None)
+    same(jax.jit(fn)(x, n), jax.jit(jp.fuse(fn))(x, n), 1e-4)
+    same(jax.vmap(lambda x: fn(x, n))(x[None]), jax.vmap(lambda x: jp.fuse(fn)(x, n))(x[None]), 1e-4)
+    same(jax.jit(jax.grad(lambda x: fn(x, n).sum()))(x), jax.jit(jp.fuse(jax.grad(lambda x: fn(x, n).sum())))(x), 1e-4)
