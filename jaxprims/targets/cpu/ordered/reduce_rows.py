@@ -403,12 +403,25 @@ class _Group:
         def states(at: ir.Value) -> State:
             return self._states(spec, uniforms, row, at)
 
-        total.put(states(i64(0)))
-        rest = b.sub(self.period, i64(width))
-        fours = b.add(i64(width), b.and_(rest, i64(-FOUR * width)))
-        with loop(b, i64(width), fours, FOUR * width) as at:
+        def through(held: Held, at: ir.Value) -> None:
             xs = [states(b.add(at, i64(k * width))) for k in range(FOUR)]
-            total.put(self._with_four(spec, uniforms, total.get(), xs))
+            held.put(self._with_four(spec, uniforms, held.get(), xs))
+
+        def fours_of(many: int) -> ir.Value:
+            return b.add(i64(width), b.and_(rest, i64(-many * FOUR * width)))
+
+        total.put(states(i64(0)))
+        rest, done = b.sub(self.period, i64(width)), i64(width)
+        if not self.once and four_at_once(spec.op) is not None:  # which takes many cycles from one total to the next
+            done, other = fours_of(2), Held(b, spec.state, width)
+            other.put(total.get())
+            with loop(b, i64(width), done, 2 * FOUR * width) as at:
+                through(total, at)
+                through(other, b.add(at, i64(FOUR * width)))
+            total.put(apply_op(b, spec, uniforms, width, total.get(), other.get()))
+        with loop(b, done, fours_of(1), FOUR * width) as at:
+            through(total, at)
+        fours = fours_of(1)
         with loop(b, fours, self.whole, width) as at:
             total.put(apply_op(b, spec, uniforms, width, total.get(), states(at)))
         with self._rest() as there:
