@@ -419,9 +419,9 @@ class _Group:
                 through(total, at)
                 through(other, b.add(at, i64(FOUR * width)))
             total.put(apply_op(b, spec, uniforms, width, total.get(), other.get()))
-        with loop(b, done, fours_of(1), FOUR * width) as at:
-            through(total, at)
         fours = fours_of(1)
+        with loop(b, done, fours, FOUR * width) as at:
+            through(total, at)
         with loop(b, fours, self.whole, width) as at:
             total.put(apply_op(b, spec, uniforms, width, total.get(), states(at)))
         with self._rest() as there:

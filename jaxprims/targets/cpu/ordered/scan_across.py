@@ -42,7 +42,7 @@ from .rows import (
 
 SHORT_ROW, STRIP_STEPS = 2048, 8
 """Lanes up to which a scan walks memory step by step; and how many steps are walked together else: prefetchers can follow so many
-streams, and accumulators stay in registers for so long. (Those at once divide it, so these are the same however lanes are.)"""
+streams, and accumulators stay in registers for so long. (Sums at once divide it, so they are the same however lanes are.)"""
 
 FEWEST_FAR = 512
 """Bytes of a step from which on memory is read step by step; less is read from end to end as it is."""
@@ -164,6 +164,8 @@ class _Across:
         b = self.b
         if self.scans:
             one = b.and_(b.icmp_signed("==", self.wanted, self.lanes), b.icmp_signed("<=", self.lanes, i64(SHORT_ROW)))
+        elif of_ones(self.spec):  # of sums of exponentials those at once save most of these
+            one = I1(0)
         else:
             (far,) = members(b, self.range_, "far")
             least_lanes = FEWEST_FAR // max(1, sum(itemsize(a.dtype) * a.slots for a in self.spec.arrays))
