@@ -20,6 +20,7 @@ from jaxprims.fusion.stencils.stencil import Stencil
 
 RNG = np.random.default_rng(11)
 U = jnp.asarray(RNG.normal(size=(13, 50)).astype(np.float32))
+CUBE = jnp.asarray(RNG.normal(size=(5, 6, 44)).astype(np.float32))
 MODES = ("constant", "edge", "wrap", "reflect", "symmetric")
 
 

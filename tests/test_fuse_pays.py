@@ -498,28 +498,3 @@ def test_whose_columns_are(name: str) -> None:
     x = jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.float32)
     assert kernels(fn, x) == expected
     same(jax.jit(fn)(x), jax.jit(jp.fuse(fn))(x), 1e-5)
-
-
-IN_LOOPS: dict[str, tuple[Callable[[Any, Any], Any], str, tuple[int, int], bool]] = {
-    "rows of halves by a number of each": (lambda x, m: jnp.sum(x * x * m[:, None]), "bfloat16", (512, 64), False),
-    "long ones": (lambda x, m: jnp.sum(x * x * m[:, None]), "bfloat16", (512, 256), True),
-    "rows of floats": (lambda x, m: jnp.sum(x * x * m[:, None]), "float32", (512, 48), True),
-    "rows that are chosen": (lambda x, m: jnp.sum(jnp.where(m[:, None] > 0, x * x, 0)), "float32", (512, 48), False),
-    "each by itself": (lambda x, m: jnp.sum(jnp.where(m[:, None] > 0, x * x, 0), 1), "float32", (512, 48), False),
-    "more of them": (lambda x, m: jnp.sum(jnp.where(m[:, None] > 0, x * x, 0)), "float32", (2000, 48), True),
-    "of what takes time": (lambda x, m: jnp.sum(jnp.where(m[:, None] > 0, jnp.exp(x), 0)), "float32", (512, 48), True),
-}
-
-
-@pytest.mark.parametrize("name", IN_LOOPS)
-def test_whose_short_rows_in_loops_are(name: str) -> None:
-    fn, dtype, shape, expected = IN_LOOPS[name]
-    rng = np.random.default_rng(0)
-    x, m = (jnp.asarray(rng.normal(size=s), dtype) for s in (shape, shape[:1]))
-
-    def loop(x: Any, m: Any) -> Any:
-        step = lambda _, s: s * 0.5 + jnp.sum(fn(x + s.astype(dtype) * 1e-6, m)).astype(jnp.float32) * 1e-3  # noqa: E731
-        return jax.lax.fori_loop(0, 3, step, jnp.float32(0))
-
-    assert any("in scan: reduce_sum over" in line for line in jp.explain(jp.fuse(loop))(x, m).sites) == expected
-    same(jax.jit(loop)(x, m), jax.jit(jp.fuse(loop))(x, m), 1e-2 if dtype == "bfloat16" else 1e-4)

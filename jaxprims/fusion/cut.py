@@ -15,6 +15,10 @@ IN_CACHE = 2**20
 """Bytes of a program's arrays up to which a core's cache has them still when they are read."""
 
 
+NEAR = 2**23
+"""Bytes that one kernel reads and writes above which they come from memory, whose prefetchers follow one stream."""
+
+
 class ByteAt(NamedTuple):
     """Additions that it takes to keep a byte, and to read it alone."""
 

@@ -96,3 +96,10 @@ def is_spread_dearly(body: Body) -> bool:
             if eqn.primitive.name in NUMBER_BY_NUMBER and out.aval.size == var.aval.size:
                 todo.append((out, dear or operations(eqn) >= DEAR))
     return False
+
+
+def is_searched_elsewhere(body: Body) -> bool:
+    """Are extremes wanted of what others look through for their positions?"""
+    graph, inside = body.graph, body.inside
+    users = (u for s in body.sites if s.compares for u in graph.users[s.eqn.invars[0]] if u != OUTSIDE and u not in inside)
+    return any(graph.eqns[u].primitive.name in ("argmax", "argmin") for u in users)

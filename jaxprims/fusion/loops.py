@@ -28,6 +28,7 @@ from ..specs.large import MOST_TOGETHER
 from ..tracing.labels import REDUCTIONS, Labels
 from ..tracing.lanewise import OWN
 from .body import ENOUGH_ROWS, MOST_MADE_SIDE_BY_SIDE, Body, own_numbers
+from .cut import NEAR
 from .graph import Graph
 from .sites import Site, extreme, is_filled_with
 from .sorts import is_sort
@@ -326,9 +327,8 @@ ROWS_TOGETHER, TOGETHER = 16, 1024
 """Rows that a kernel makes at once, and numbers that they have: what is done once for a row is done for several of them."""
 
 
-NEAR, FEWEST_FAR = 2**23, 256
-"""Bytes, in all, above which rows come from memory; and of a row from which on they are then made one after the other, as its
-prefetchers expect."""
+FEWEST_FAR = 256
+"""Bytes of a row from which on rows that come from memory are made one after the other."""
 
 
 def _may_be_spread(body: Body) -> bool:

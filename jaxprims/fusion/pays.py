@@ -18,6 +18,7 @@ from .elsewhere import (
     is_made_in_loops,
     is_only_reduced,
     is_reduced_elsewhere,
+    is_searched_elsewhere,
     is_spread_dearly,
     makes_others_functions,
     shares_functions,
@@ -162,7 +163,7 @@ def why_not(body: Body) -> str | None:
     """Why XLA's own code is the strategy, in words; None where a kernel is faster."""
     site = body.sites[0]
     of_bins = site.family == "histogram" and not site.rows  # an update of a few numbers is one
-    positioned, searched = any(s.positioned for s in body.sites), _is_searched_elsewhere(body)
+    positioned, searched = any(s.positioned for s in body.sites), is_searched_elsewhere(body)
     numbers: float = math.prod(site.sizes) if of_bins else site.elements
     reduces = any(body.graph.eqns[k].primitive.name in REDUCTIONS for k in body.taken - {s.index for s in body.sites})
     if site.family == "map" and (reduces or not (positioned or searched)):
@@ -188,7 +189,7 @@ def why_not(body: Body) -> str | None:
             return "every pair of two arrays, with a loop inside"
     narrow = bool(site.lanes) and not is_wide(site)
     in_common = any(leaf not in body.streamed and leaf[0].aval.size > 1 for leaf in body.leaves)
-    of_few = in_common and site.kept > 0 and (math.prod(site.lanes) < WIDE_FOR_XLA or _compares(site))
+    of_few = in_common and site.kept > 0 and (math.prod(site.lanes) < WIDE_FOR_XLA or site.compares)
     if site.lanes and not narrow and (of_few or not all(is_along_lanes(body, *leaf) for leaf in body.leaves)):
         return "columns with a number for each: XLA would have to write what is made of them"
     if site.family == "map" and (is_exact(site.eqn) or is_sort(site.eqn)):
@@ -297,7 +298,7 @@ def _is_as_fast_in_xla(site: Site, inside: list[JaxprEqn], each: float) -> bool:
         return False
     ((name, additions),) = functions
     few = jnp.dtype("float64") in dtypes or each - additions <= BESIDE_A_FUNCTION
-    return name == "log1p" or (_compares(site) and bool(site.kept) and few)
+    return name == "log1p" or (site.compares and bool(site.kept) and few)
 
 
 FEWEST_LONG = 2**17
@@ -334,7 +335,7 @@ def _are_short(body: Body, row: int, each: float) -> bool:
             return row < FEWEST_APART
         made = each > 0 or len(body.sites) > 1
         return FEW_COMPARED < row < (0 if made else SHORTEST_ROW)
-    bytes_compared = _compares(site) and site.eqn.outvars[0].aval.dtype.itemsize == 1
+    bytes_compared = site.compares and site.eqn.outvars[0].aval.dtype.itemsize == 1
     return row < (SHORTEST_OF_BYTES if bytes_compared else SHORTEST_ROW)
 
 
@@ -376,20 +377,9 @@ def _is_in_part(body: Body) -> bool:
     return any(0 < len(around & set(labels)) < len(around) for _, labels in body.leaves)
 
 
-def _is_searched_elsewhere(body: Body) -> bool:
-    """Are extremes wanted of what others look through for their positions?"""
-    graph, inside = body.graph, body.inside
-    users = (u for s in body.sites if _compares(s) for u in graph.users[s.eqn.invars[0]] if u != OUTSIDE and u not in inside)
-    return any(graph.eqns[u].primitive.name in ("argmax", "argmin") for u in users)
-
-
-def _compares(site: Site) -> bool:
-    return site.eqn.primitive.name in ("reduce_max", "reduce_min")
-
-
 def _compares_floats(site: Site) -> bool:
     """Is the greatest or the least of floats wanted, for which XLA goes one by one?"""
-    return _compares(site) and jnp.issubdtype(site.eqn.outvars[0].aval.dtype, jnp.floating)
+    return site.compares and jnp.issubdtype(site.eqn.outvars[0].aval.dtype, jnp.floating)
 
 
 def why_no_rows(body: Body) -> str | None:

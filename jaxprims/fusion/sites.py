@@ -62,6 +62,11 @@ class Site:
         """Does the operator take each element's position beside it?"""
         return self.eqn.primitive.name in ("argmax", "argmin")
 
+    @property
+    def compares(self) -> bool:
+        """Is the greatest or the least wanted?"""
+        return self.eqn.primitive.name in ("reduce_max", "reduce_min")
+
 
 def find_sites(graph: Graph) -> list[Site]:
     found: dict[int, Site] = {}
